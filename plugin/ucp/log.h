@@ -1,0 +1,16 @@
+// Lines for people, on stderr. Never on the data path. TORCH_UCX_LOG_LEVEL: error, warn (default),
+// info or debug.
+#pragma once
+
+#include <string>
+
+namespace torch_ucx {
+
+enum class LogLevel { error, warn, info, debug };
+
+[[nodiscard]] bool log_enabled(LogLevel level) noexcept;
+
+// Writes one line "[torch_ucx] <level>: <text>" in a single write. Never throws.
+void log(LogLevel level, const std::string& text) noexcept;
+
+}  // namespace torch_ucx
