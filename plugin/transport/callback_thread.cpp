@@ -1,0 +1,90 @@
+#include "plugin/transport/callback_thread.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include "plugin/transport/thread_setup.h"
+
+namespace torch_ucx::transport {
+
+CallbackThread::~CallbackThread() { stop(); }
+
+void CallbackThread::start() {
+  if (started()) return;
+  const std::lock_guard lock(thread_mutex_);
+  if (started()) return;
+  thread_ = start_thread("ucx-callback", [state = state_] { run(state); });
+  started_.store(true, std::memory_order_release);
+}
+
+void CallbackThread::enqueue(Request& request) noexcept {
+  state_->done.push(request);
+  const std::lock_guard lock(state_->mutex);
+  state_->wake.notify_one();
+}
+
+void CallbackThread::reap(RequestStack& graveyard) noexcept {
+  for (Request* request = graveyard.take_all(); request != nullptr;) {
+    Request* next = RequestStack::next(*request);
+    state_->dead.push(*request);
+    request = next;
+  }
+  const std::lock_guard lock(state_->mutex);
+  state_->wake.notify_one();
+}
+
+void CallbackThread::drain(State& state) {
+  for (Request* request = state.done.take_all(); request != nullptr;) {
+    Request* next = RequestStack::next(*request);
+    request->on_done();
+    request->release();
+    request = next;
+  }
+  for (Request* request = state.dead.take_all(); request != nullptr;) {
+    Request* next = RequestStack::next(*request);
+    delete request;
+    request = next;
+  }
+}
+
+void CallbackThread::run(const std::shared_ptr<State>& state) {
+  std::unique_lock lock(state->mutex);
+  for (;;) {
+    state->wake.wait(lock, [&] {
+      return state->stopping || !state->done.empty() || !state->dead.empty();
+    });
+    const bool stopping = state->stopping;
+    lock.unlock();
+    drain(*state);
+    lock.lock();
+    if (stopping && state->done.empty() && state->dead.empty()) return;
+  }
+}
+
+void CallbackThread::stop() noexcept {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stopping = true;
+    state_->wake.notify_one();
+  }
+  const std::lock_guard lock(thread_mutex_);
+  if (thread_ == nullptr) {
+    drain(*state_);
+    return;
+  }
+  if (thread_->get_id() == std::this_thread::get_id()) {
+    thread_->detach();
+  } else {
+    thread_->join();
+  }
+  thread_.reset();
+}
+
+void CallbackThread::abandon() noexcept {
+  [[maybe_unused]] auto* forgotten_thread = thread_.release();
+  // The mutex may have been held at the fork: never touch the old state again.
+  [[maybe_unused]] auto* forgotten_state = new std::shared_ptr<State>(std::move(state_));
+  state_ = std::make_shared<State>();
+}
+
+}  // namespace torch_ucx::transport

@@ -1,0 +1,58 @@
+// The thread that runs what may call into user code: continuations of futures, and destructors of
+// requests whose last reference was the engine's. Started when first needed.
+//
+// Thread rule: any thread may call; nothing here takes the engine's lock.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "plugin/transport/request.h"
+
+namespace torch_ucx::transport {
+
+class CallbackThread {
+ public:
+  CallbackThread() = default;
+  CallbackThread(const CallbackThread&) = delete;
+  CallbackThread& operator=(const CallbackThread&) = delete;
+  ~CallbackThread();
+
+  // Starts the thread unless it runs.
+  void start();
+  [[nodiscard]] bool started() const noexcept { return started_.load(std::memory_order_acquire); }
+
+  // Runs request.on_done() there, then drops the reference handed over.
+  void enqueue(Request& request) noexcept;
+
+  // Deletes the requests of a stack (each with no references left) there.
+  void reap(RequestStack& graveyard) noexcept;
+
+  // Runs what is queued, then ends the thread. Called from the thread itself (a continuation that
+  // destroys its group) it only marks the end. Idempotent.
+  void stop() noexcept;
+
+  // In a forked child the thread does not exist: forget it.
+  void abandon() noexcept;
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable wake;
+    RequestStack done;
+    RequestStack dead;
+    bool stopping = false;
+  };
+  static void run(const std::shared_ptr<State>& state);
+  static void drain(State& state);
+
+  // Shared with the thread, which may outlive this object when it stops itself.
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+  std::atomic<bool> started_{false};
+  std::mutex thread_mutex_;
+  std::unique_ptr<std::thread> thread_;
+};
+
+}  // namespace torch_ucx::transport

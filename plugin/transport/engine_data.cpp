@@ -1,0 +1,256 @@
+// Engine: posting to UCX, completion, quarantine.
+#include "plugin/transport/engine.h"
+#include "plugin/ucp/status.h"
+
+namespace torch_ucx::transport {
+
+namespace {
+
+// Statuses by which UCX says that the other side is gone.
+bool means_peer_failed(ucs_status_t status) {
+  switch (status) {
+    case UCS_ERR_CONNECTION_RESET:
+    case UCS_ERR_ENDPOINT_TIMEOUT:
+    case UCS_ERR_NOT_CONNECTED:
+    case UCS_ERR_REJECTED:
+    case UCS_ERR_UNREACHABLE:
+    case UCS_ERR_CANCELED:
+    case UCS_ERR_IO_ERROR:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Outcome failed(ucs_status_t status) {
+  Outcome outcome;
+  outcome.failure = means_peer_failed(status) ? Failure::peer_failed : Failure::ucx;
+  outcome.ucx_status = static_cast<std::int8_t>(status);
+  return outcome;
+}
+
+}  // namespace
+
+void Engine::post(Request& request) noexcept {
+  Group& group = *request.group_;
+  if (request.kind_ == Request::Kind::send) ++group.sends_;
+  if (group.closing_) {
+    finish(request, Outcome{.failure = Failure::group_closed});
+    return;
+  }
+  GroupPeer& peer = group.peer(request.peer_);
+  if (request.kind_ == Request::Kind::receive) {
+    post_receive(request, peer);
+    return;
+  }
+  if (peer.stage == GroupPeer::Stage::ready) {
+    post_send(request, peer);
+    return;
+  }
+  if (peer.stage == GroupPeer::Stage::left || peer.stage == GroupPeer::Stage::failed) {
+    finish(request, Outcome{.failure = peer.stage == GroupPeer::Stage::left
+                                           ? Failure::peer_left
+                                           : Failure::peer_failed});
+    return;
+  }
+  request.stage_ = Request::Stage::queued;
+  peer.queued.push_back(request);
+  ++group.queued_;
+  pending_.store(true);
+  want_peer(group, request.peer_);
+}
+
+void Engine::post_send(Request& request, GroupPeer& peer) noexcept {
+  ucp_request_param_t param;
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.cb.send = &Engine::on_sent;
+  param.user_data = &request;
+  const Tag tag = static_cast<Tag>(peer.mailbox) << detail::kMailboxShift |
+                  static_cast<Tag>(request.group_->rank()) << detail::kRankShift |
+                  static_cast<Tag>(request.class_) << detail::kClassShift | request.user_tag_;
+  calling_ = &request;
+  called_back_ = false;
+  const ucp::CallResult result(ucp_tag_send_nbx(peer.peer->endpoint.get(), request.buffer_,
+                                                request.bytes_, tag, &param));
+  calling_ = nullptr;
+  if (called_back_) {
+    finish(request, call_outcome_);
+  } else if (result.in_flight()) {
+    begin_in_flight(request, result.request);
+  } else if (result.status == UCS_OK) {
+    finish(request, Outcome{.message_bytes = request.bytes_});
+  } else {
+    finish(request, failed(result.status));
+  }
+}
+
+void Engine::post_receive(Request& request, GroupPeer& peer) noexcept {
+  // NO_IMM_CMPL: completion always comes through the callback, which alone tells the sender's length
+  // in every case and every version of UCX (truncation on 1.22, all immediate ones up to 1.15).
+  ucp_request_param_t param;
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
+                       UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  param.cb.recv = &Engine::on_received;
+  param.user_data = &request;
+  const Tag tag = static_cast<Tag>(request.group_->mailbox_) << detail::kMailboxShift |
+                  static_cast<Tag>(request.peer_) << detail::kRankShift |
+                  static_cast<Tag>(request.class_) << detail::kClassShift | request.user_tag_;
+  calling_ = &request;
+  called_back_ = false;
+  const ucp::CallResult result(ucp_tag_recv_nbx(worker_->get(), request.buffer_, request.bytes_, tag,
+                                                kExactMask, &param));
+  calling_ = nullptr;
+  if (called_back_) {
+    finish(request, call_outcome_);
+    return;
+  }
+  if (!result.in_flight()) {
+    finish(request, failed(result.status));
+    return;
+  }
+  begin_in_flight(request, result.request);
+  // Nothing of it has come yet. Will it ever? A peer that left or died sends nothing more; one not
+  // yet known is looked for, so that its death is noticed.
+  switch (peer.stage) {
+    case GroupPeer::Stage::unknown: want_peer(*request.group_, request.peer_); break;
+    case GroupPeer::Stage::left: fail(request, Failure::peer_left); break;
+    case GroupPeer::Stage::failed: fail(request, Failure::peer_failed); break;
+    default: break;
+  }
+}
+
+void Engine::post_to_ready(GroupPeer& peer) noexcept {
+  while (Request* request = peer.queued.front()) {
+    peer.queued.remove(*request);
+    --request->group_->queued_;
+    post_send(*request, peer);
+  }
+}
+
+void Engine::begin_in_flight(Request& request, void* ucx_request) noexcept {
+  request.stage_ = Request::Stage::posted;
+  request.ucx_request_ = ucx_request;
+  in_flight_.push_back(request);
+  if (!pending_.load(std::memory_order_relaxed)) pending_.store(true);
+  progress_->note_in_flight();
+}
+
+void Engine::on_sent(void* ucx_request, ucs_status_t status, void* user_data) {
+  auto& request = *static_cast<Request*>(user_data);
+  Engine& engine = request.group_->engine();
+  ucp_request_free(ucx_request);
+  const Outcome outcome =
+      status == UCS_OK ? Outcome{.message_bytes = request.bytes_} : failed(status);
+  if (engine.calling_ == &request) {
+    engine.called_back_ = true;
+    engine.call_outcome_ = outcome;
+    return;
+  }
+  engine.finish(request, outcome);
+}
+
+void Engine::on_received(void* ucx_request, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                         void* user_data) {
+  auto& request = *static_cast<Request*>(user_data);
+  Engine& engine = request.group_->engine();
+  ucp_request_free(ucx_request);
+  Outcome outcome;
+  if (status == UCS_OK || status == UCS_ERR_MESSAGE_TRUNCATED) {
+    // An exact receive knows its sender. UCX 1.13 does not: where the receive completes inside its own
+    // call, info->sender_tag is left unset there, only the length is right.
+    outcome.message_bytes = info->length;
+    outcome.source_rank = request.peer_;
+    outcome.message_class = request.class_;
+    outcome.user_tag = request.user_tag_;
+    if (status == UCS_ERR_MESSAGE_TRUNCATED || info->length > request.bytes_) {
+      outcome.failure = Failure::truncated;
+    } else if (info->length < request.bytes_) {
+      outcome.failure = Failure::too_short;
+    }
+  } else if (status == UCS_ERR_CANCELED && engine.cancel_reason_ != Failure::none) {
+    outcome.failure = engine.cancel_reason_;
+  } else {
+    outcome = failed(status);
+  }
+  if (engine.calling_ == &request) {
+    engine.called_back_ = true;
+    engine.call_outcome_ = outcome;
+    return;
+  }
+  engine.finish(request, outcome);
+}
+
+void Engine::finish(Request& request, const Outcome& outcome) noexcept {
+  if (request.stage_ == Request::Stage::posted) {
+    in_flight_.remove(request);
+    progress_->note_completion();
+  }
+  request.stage_ = Request::Stage::finished;
+  request.ucx_request_ = nullptr;
+  if (request.done()) {
+    --quarantined_;
+  } else {
+    settle(request, outcome);
+  }
+  let_go(request);
+}
+
+void Engine::settle(Request& request, const Outcome& outcome) noexcept {
+  request.outcome_ = outcome;
+  if (!outcome.ok()) {
+    request.done_at_ = Clock::now();
+    request.group_->last_failure_.store(outcome.failure);
+  }
+  if (request.kind_ == Request::Kind::send) --request.group_->sends_;
+  const auto flags = request.flags_.fetch_or(Request::kDone);
+  if ((flags & Request::kNotify) != 0) {
+    request.retain();
+    callbacks_->enqueue(request);
+  }
+}
+
+void Engine::fail(Request& request, Failure failure) noexcept {
+  if (request.done()) return;
+  Outcome outcome{.failure = failure};
+  if (request.stage_ == Request::Stage::queued) {
+    GroupPeer& peer = request.group_->peer(request.peer_);
+    peer.queued.remove(request);
+    --request.group_->queued_;
+    progress_->note_completion();
+    finish(request, outcome);
+    return;
+  }
+  if (request.kind_ == Request::Kind::receive) {
+    request.retain();  // the callback drops the engine's reference
+    cancel_reason_ = failure;
+    ucp_request_cancel(worker_->get(), request.ucx_request_);
+    cancel_reason_ = Failure::none;
+    const bool finished = request.stage_ == Request::Stage::finished;
+    let_go(request);
+    if (finished) return;
+  }
+  // A send, or a receive that a message has already been matched to: UCX goes on.
+  outcome.buffer_in_use = true;
+  ++quarantined_;
+  progress_->note_completion();
+  settle(request, outcome);
+}
+
+void Engine::fail_queued(GroupPeer& peer, Failure failure) noexcept {
+  while (Request* request = peer.queued.front()) fail(*request, failure);
+}
+
+void Engine::let_go(Request& request) noexcept {
+  if (request.drop_reference()) graveyard_.push(request);
+}
+
+void Engine::reap() noexcept {
+  if (graveyard_.empty()) return;
+  for (Request* request = graveyard_.take_all(); request != nullptr;) {
+    Request* next = RequestStack::next(*request);
+    delete request;
+    request = next;
+  }
+}
+
+}  // namespace torch_ucx::transport

@@ -1,0 +1,150 @@
+#include "plugin/transport/group.h"
+
+#include <utility>
+
+#include "plugin/transport/engine.h"
+#include "plugin/ucp/config.h"
+#include "torch_ucx/build_config.h"
+#include "torch_ucx/ucp/error.h"
+
+namespace torch_ucx::transport {
+
+Group::Group(Key, std::shared_ptr<Engine> engine, GroupOptions options)
+    : engine_(std::move(engine)),
+      options_(std::move(options)),
+      timeout_ms_(options_.timeout.count()),
+      peers_(static_cast<std::size_t>(options_.size)) {}
+
+Group::~Group() = default;
+
+AddressBlob Group::address() const {
+  AddressBlob blob;
+  blob.ucx = ucp::library_version();
+  blob.plugin_version = TORCH_UCX_VERSION_STRING;
+  blob.error_mode = engine_->options_.error_mode;
+  blob.engine = engine_->id_;
+  blob.mailbox = mailbox_;
+  blob.nonce = nonce_;
+  blob.host = engine_->host_;
+  blob.tls = ucp::user_setting("TLS");
+  blob.worker_address = engine_->worker_address_;
+  return blob;
+}
+
+void Group::set_resolver(std::shared_ptr<PeerResolver> resolver) {
+  const ProgressEngine::Guard guard(*engine_->progress_);
+  resolver_ = std::move(resolver);
+}
+
+void Group::peer_found(int rank, const AddressBlob& blob) {
+  const ProgressEngine::Guard guard(*engine_->progress_);
+  engine_->peer_found(*this, rank, blob);
+}
+
+void Group::peer_not_found(int rank, const std::string& reason, NotFound what) {
+  const ProgressEngine::Guard guard(*engine_->progress_);
+  GroupPeer& entry = peer(rank);
+  if (entry.stage != GroupPeer::Stage::resolving) return;
+  if (what == NotFound::dead) {
+    engine_->refuse_peer(*this, rank, reason);
+  } else {
+    // It may still greet this rank by itself: receives from it go on.
+    entry.reason = reason;
+    engine_->fail_queued(entry, Failure::unreachable);
+  }
+  entry.stage = GroupPeer::Stage::unknown;
+}
+
+GroupPeer& Group::peer(int rank) {
+  auto& slot = peers_[static_cast<std::size_t>(rank)];
+  if (slot == nullptr) slot = std::make_unique<GroupPeer>();
+  return *slot;
+}
+
+void Group::check_peer(int rank, const char* role) const {
+  if (rank < 0 || rank >= options_.size) {
+    throw ArgumentError(std::string(role) + " rank " + std::to_string(rank) + " is outside group \"" +
+                        options_.name + "\": allowed is 0 to " + std::to_string(options_.size - 1));
+  }
+}
+
+void Group::prepare(Request& request, Request::Kind kind, void* data, std::uint64_t bytes, int peer,
+                    MessageClass message_class, std::uint64_t user_tag) {
+  check_peer(peer, kind == Request::Kind::send ? "destination" : "source");
+  if (user_tag > kMaxUserTag) {
+    throw ArgumentError("tag " + std::to_string(user_tag) + " is outside 0 to " +
+                        std::to_string(kMaxUserTag));
+  }
+  if (message_class > kMaxClass || message_class == kClassControl) {
+    throw ArgumentError("message class " + std::to_string(message_class) + " is not for messages");
+  }
+  if (engine_->forked()) {
+    throw Error(
+        "this process was forked from the one that made the group, and UCX cannot be used in a forked "
+        "child: start it with the \"spawn\" or \"forkserver\" method, or make the group in the child");
+  }
+  engine_->reap();
+  request.kind_ = kind;
+  request.class_ = message_class;
+  request.peer_ = peer;
+  request.user_tag_ = static_cast<std::uint32_t>(user_tag);
+  request.buffer_ = data;
+  request.bytes_ = bytes;
+  request.group_ = shared_from_this();
+  request.posted_at_ = Clock::now();
+  request.deadline_ = request.posted_at_ + timeout();
+}
+
+void Group::send(const Ref<Request>& request, const void* data, std::uint64_t bytes, int dst,
+                 MessageClass message_class, std::uint64_t user_tag) {
+  // UCX takes sends as const void*; one pointer serves both kinds of request.
+  prepare(*request, Request::Kind::send, const_cast<void*>(data), bytes, dst, message_class, user_tag);
+  request->retain();  // the engine's reference
+  engine_->progress_->submit(*request);
+}
+
+void Group::receive(const Ref<Request>& request, void* data, std::uint64_t bytes, int src,
+                    MessageClass message_class, std::uint64_t user_tag) {
+  prepare(*request, Request::Kind::receive, data, bytes, src, message_class, user_tag);
+  request->retain();
+  engine_->progress_->submit(*request);
+}
+
+void Group::wait(Request& request, std::chrono::milliseconds timeout) {
+  if (request.done()) return;
+  auto deadline = request.deadline_;
+  if (timeout.count() > 0) deadline = std::min(deadline, Clock::now() + timeout);
+  const auto done = [&request] { return request.done(); };
+  if (engine_->progress_->wait(done, deadline) == ProgressEngine::WaitResult::done) return;
+  const ProgressEngine::Guard guard(*engine_->progress_);
+  engine_->progress_->drain_submissions();
+  engine_->fail(request, Failure::timed_out);
+}
+
+bool Group::notify(Request& request) {
+  engine_->callbacks_->start();
+  return (request.flags_.fetch_or(Request::kNotify) & Request::kDone) == 0;
+}
+
+void Group::close(std::chrono::milliseconds linger) {
+  if (engine_->forked()) return;
+  engine_->close_group(*this, linger);
+}
+
+void Group::close() { close(engine_->options().linger); }
+
+std::string Group::peer_reason(int rank) const {
+  const ProgressEngine::Guard guard(*engine_->progress_);
+  const auto& slot = peers_[static_cast<std::size_t>(rank)];
+  if (slot == nullptr) return "";
+  if (!slot->reason.empty()) return slot->reason;
+  if (slot->peer != nullptr && slot->peer->failed) return slot->peer->failure;
+  switch (slot->stage) {
+    case GroupPeer::Stage::resolving: return "its address has not appeared in the store";
+    case GroupPeer::Stage::greeting:
+      return "it has not answered first contact (" + slot->peer->host.describe() + ")";
+    default: return "";
+  }
+}
+
+}  // namespace torch_ucx::transport

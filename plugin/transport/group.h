@@ -1,0 +1,150 @@
+// A group of ranks as this process sees it: posts messages to them, waits for them, closes.
+//
+// Ranks are group ranks, 0 .. size-1. Thread rule: any thread may call any method. Nothing here blocks
+// but wait() and close().
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plugin/transport/address_blob.h"
+#include "plugin/transport/request.h"
+
+namespace torch_ucx::transport {
+
+class Engine;
+struct Peer;
+
+// Finds the addresses of peers for a group (rendezvous/connector.h). Called under the engine's lock:
+// must only take note. Answers through Group::peer_found and Group::peer_not_found, from any thread,
+// not from inside want().
+class PeerResolver {
+ public:
+  virtual ~PeerResolver() = default;
+  // stale_nonce: not 0 when the address with this nonce was found to be dead: another is wanted.
+  virtual void want(int rank, std::uint64_t stale_nonce) noexcept = 0;
+};
+
+struct GroupOptions {
+  int rank = 0;
+  int size = 1;                 // at most 65,536
+  std::string name;             // for messages
+  std::chrono::milliseconds timeout{std::chrono::minutes(30)};  // of an operation; must be > 0
+};
+
+// Where this process stands with one rank of the group. Guarded by the engine's lock.
+struct GroupPeer {
+  enum class Stage : std::uint8_t {
+    unknown,    // nobody asked for it yet
+    resolving,  // the resolver looks for its address
+    greeting,   // hello sent, no answer yet
+    ready,      // attached: sends go straight to UCX
+    left,       // it closed its side of the group
+    failed,     // it died, or cannot be reached
+  };
+  Stage stage = Stage::unknown;
+  Peer* peer = nullptr;             // from greeting on
+  std::uint16_t mailbox = 0;        // its number for this group, from greeting on
+  std::uint64_t nonce = 0;          // of its membership, from greeting on
+  bool close_received = false;      // it has said close
+  bool close_acked = false;         // it has acknowledged our close
+  Clock::time_point since{};        // of the stage
+  RequestList queued;               // sends that wait for ready, in order
+  std::string reason;               // of left and failed
+};
+
+class Group : public std::enable_shared_from_this<Group> {
+ public:
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+  ~Group();
+
+  [[nodiscard]] int rank() const noexcept { return options_.rank; }
+  [[nodiscard]] int size() const noexcept { return options_.size; }
+  [[nodiscard]] const std::string& name() const noexcept { return options_.name; }
+  [[nodiscard]] Engine& engine() const noexcept { return *engine_; }
+  [[nodiscard]] std::chrono::milliseconds timeout() const noexcept {
+    return std::chrono::milliseconds(timeout_ms_.load(std::memory_order_relaxed));
+  }
+  void set_timeout(std::chrono::milliseconds timeout) noexcept {
+    timeout_ms_.store(timeout.count(), std::memory_order_relaxed);
+  }
+
+  // What other ranks need to reach this one; to be published by the caller.
+  [[nodiscard]] AddressBlob address() const;
+
+  // Must be set before the first operation with another rank.
+  void set_resolver(std::shared_ptr<PeerResolver> resolver);
+  void peer_found(int rank, const AddressBlob& blob);
+  // What waits for this rank fails (dead: its process has ended; no_store: nobody can be asked, so
+  // only sends fail). A later operation asks the resolver again.
+  enum class NotFound : std::uint8_t { dead, no_store };
+  void peer_not_found(int rank, const std::string& reason, NotFound what);
+
+  // Posts a send of bytes at data to rank dst. The request keeps the buffer alive, untouched by the
+  // caller until it is done. Throws ArgumentError, before anything is posted, for a rank, class or
+  // tag that does not fit, and Error in a forked child. All else shows in the request's outcome.
+  void send(const Ref<Request>& request, const void* data, std::uint64_t bytes, int dst,
+            MessageClass message_class, std::uint64_t user_tag);
+
+  // Posts a receive of exactly bytes from rank src; only messages of this class and tag match.
+  void receive(const Ref<Request>& request, void* data, std::uint64_t bytes, int src,
+               MessageClass message_class, std::uint64_t user_tag);
+
+  // Until the request is done, at the latest at its own deadline or after timeout (zero: no other
+  // limit than the request's own deadline); then it fails with timed_out: a receive is withdrawn.
+  // The request is done on return. An exception of HostHooks::check_interrupt passes through.
+  void wait(Request& request, std::chrono::milliseconds timeout = {});
+
+  // Request::on_done will run on the callback thread once the request is done. False: it is done
+  // already, and on_done will not be called.
+  [[nodiscard]] bool notify(Request& request);
+
+  // Closes this side: waits up to linger for sends to be taken, withdraws receives, says close to
+  // every attached rank. Idempotent, bounded in time; what was not delivered is logged by name.
+  void close(std::chrono::milliseconds linger);
+  void close();
+
+  [[nodiscard]] bool closed() const noexcept { return closed_.load(); }
+
+  // What the latest failed operation failed for; none while all went well.
+  [[nodiscard]] Failure last_failure() const noexcept { return last_failure_.load(); }
+
+ private:
+  friend class Engine;
+  friend class Request;
+  struct Key {};  // only Engine makes groups
+
+ public:
+  Group(Key, std::shared_ptr<Engine> engine, GroupOptions options);
+
+ private:
+  void check_peer(int rank, const char* role) const;
+  void prepare(Request& request, Request::Kind kind, void* data, std::uint64_t bytes, int peer,
+               MessageClass message_class, std::uint64_t user_tag);
+  [[nodiscard]] GroupPeer& peer(int rank);
+  [[nodiscard]] std::string peer_reason(int rank) const;
+
+  const std::shared_ptr<Engine> engine_;
+  const GroupOptions options_;
+  std::atomic<std::int64_t> timeout_ms_;
+
+  std::uint16_t mailbox_ = 0;  // constant once the group is open
+  std::uint64_t nonce_ = 0;
+
+  // Guarded by the engine's lock.
+  std::shared_ptr<PeerResolver> resolver_;
+  std::vector<std::unique_ptr<GroupPeer>> peers_;  // by rank, made when first needed
+  bool closing_ = false;
+  std::size_t queued_ = 0;  // requests in all queues
+  std::size_t sends_ = 0;   // sends neither done nor failed
+
+  std::atomic<bool> closed_{false};
+  std::atomic<Failure> last_failure_{Failure::none};
+};
+
+}  // namespace torch_ucx::transport

@@ -1,0 +1,340 @@
+#include "plugin/transport/progress_engine.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "plugin/transport/host_hooks.h"
+#include "plugin/transport/thread_setup.h"
+#include "plugin/ucp/log.h"
+#include "torch_ucx/ucp/error.h"
+
+namespace torch_ucx::transport {
+
+namespace {
+
+// Polls before the first sched_yield: enough for an 8-byte answer when both ranks have a core.
+constexpr int kPollsBeforeYield = 20;
+// Yields of a thread that watches another one drive, before it sleeps.
+constexpr int kFollowerYields = 400;
+// Looks of the helper at a quiet engine before it sleeps deep.
+constexpr int kTicksBeforeSleep = 20;
+constexpr int kTickMs = 1;
+// Longest sleep of a waiter: bounds the answer to Ctrl-C where the signal does not interrupt poll.
+constexpr std::chrono::milliseconds kInterruptPeriod{100};
+// Progress calls in a row under one hold of the lock by a driver about to block.
+constexpr int kDrainLimit = 64;
+// ucp_worker_arm answers BUSY for as long as shared-memory sends are pending: back off between tries.
+constexpr std::chrono::microseconds kArmBackoffFirst{50};
+constexpr std::chrono::microseconds kArmBackoffLast{1000};
+
+int remaining_ms(Clock::time_point deadline, std::chrono::milliseconds limit) {
+  const auto rest =
+      std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+  return static_cast<int>(std::clamp<std::int64_t>(rest.count(), 0, limit.count()));
+}
+
+}  // namespace
+
+ProgressEngine::Descriptor::~Descriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+ProgressEngine::ProgressEngine(ucp::Worker& worker, Client& client, std::chrono::microseconds spin,
+                               int watch_fd)
+    : worker_(worker),
+      client_(client),
+      spin_(spin),
+      watch_fd_(watch_fd),
+      kick_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  if (kick_fd_.get() < 0) throw Error("eventfd failed: no descriptors left?");
+}
+
+ProgressEngine::~ProgressEngine() { stop_helper(); }
+
+void ProgressEngine::start_helper() {
+  helper_ = start_thread("ucx-progress", [this] { helper_main(); });
+}
+
+void ProgressEngine::stop_helper() noexcept {
+  if (helper_ == nullptr) return;
+  stopping_.store(true);
+  write_kick();
+  helper_->join();
+  helper_.reset();
+}
+
+void ProgressEngine::abandon() noexcept {
+  [[maybe_unused]] auto* forgotten = helper_.release();
+}
+
+void ProgressEngine::write_kick() noexcept {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(kick_fd_.get(), &one, sizeof one);
+}
+
+void ProgressEngine::read_kick() noexcept {
+  std::uint64_t count = 0;
+  [[maybe_unused]] const auto got = ::read(kick_fd_.get(), &count, sizeof count);
+  kicked_.store(false);
+}
+
+bool ProgressEngine::arm() noexcept {
+  signaled_ = false;
+  armed_.fetch_add(1);
+  try {
+    if (worker_.arm()) return true;
+  } catch (const Error& error) {
+    log(LogLevel::error, error.what());
+  }
+  armed_.fetch_sub(1);
+  return false;
+}
+
+void ProgressEngine::signal_armed() noexcept {
+  if (std::exchange(signaled_, true)) return;
+  worker_.signal();
+}
+
+// ---- the lock and the submission queue ---------------------------------------------------------
+
+void ProgressEngine::drain_submissions() noexcept {
+  if (submissions_.empty()) return;
+  for (Request* request = submissions_.take_all(); request != nullptr;) {
+    Request* next = RequestStack::next(*request);
+    client_.post(*request);
+    request = next;
+  }
+}
+
+void ProgressEngine::unlock() noexcept {
+  for (;;) {
+    drain_submissions();
+    const bool completed = std::exchange(completed_, false);
+    if (completed && armed_.load() > 0 && driver_.load() == Driver::waiter) signal_armed();
+    mutex_.unlock();
+    if (completed && followers_asleep_.load() > 0) wake_followers();
+    // A thread that found the lock taken may have pushed after the drain: whoever sees the queue
+    // filled with the lock free posts it. (The pusher tries the lock once more after its push.)
+    if (submissions_.empty() || !mutex_.try_lock()) return;
+  }
+}
+
+void ProgressEngine::submit(Request& request) noexcept {
+  if (mutex_.try_lock()) {
+    const Guard guard(*this, std::adopt_lock);
+    drain_submissions();
+    client_.post(request);
+    return;
+  }
+  submissions_.push(request);
+  if (mutex_.try_lock()) const Guard guard(*this, std::adopt_lock);
+}
+
+unsigned ProgressEngine::step() noexcept {
+  const unsigned moved = worker_.progress();
+  client_.after_progress();
+  if (moved != 0) generation_.store(generation_.load(std::memory_order_relaxed) + 1);
+  return moved;
+}
+
+void ProgressEngine::maybe_housekeeping(Clock::time_point now) noexcept {
+  if (now - housekept_at_ < kHousekeepingPeriod) return;
+  housekept_at_ = now;
+  client_.housekeeping(now);
+}
+
+// ---- waiting -----------------------------------------------------------------------------------
+
+bool ProgressEngine::take_role_as_waiter() noexcept {
+  Driver current = driver_.load();
+  while (current != Driver::waiter) {
+    if (driver_.compare_exchange_weak(current, Driver::waiter)) return true;
+  }
+  return false;
+}
+
+void ProgressEngine::leave_role() noexcept {
+  driver_.store(Driver::none);
+  if (asleep_.load()) kick();
+  if (followers_asleep_.load() > 0) wake_followers();
+}
+
+void ProgressEngine::wake_followers() noexcept {
+  const std::lock_guard lock(follower_mutex_);
+  follower_wake_.notify_all();
+}
+
+void ProgressEngine::check_interrupt(Interrupt interrupt) {
+  if (interrupt == Interrupt::allowed && host_hooks().check_interrupt != nullptr) {
+    host_hooks().check_interrupt();
+  }
+}
+
+ProgressEngine::WaitResult ProgressEngine::wait(Condition done, Clock::time_point deadline,
+                                                Interrupt interrupt) {
+  while (!done()) {
+    if (take_role_as_waiter()) {
+      struct Leave {
+        ProgressEngine& engine;
+        ~Leave() { engine.leave_role(); }
+      } const leave{*this};
+      return drive(done, deadline, interrupt);
+    }
+    follow(done, deadline);
+    if (!done() && Clock::now() >= deadline) return WaitResult::deadline;
+    check_interrupt(interrupt);
+  }
+  return WaitResult::done;
+}
+
+ProgressEngine::WaitResult ProgressEngine::drive(Condition done, Clock::time_point deadline,
+                                                 Interrupt interrupt) {
+  int polls = 0;
+  auto backoff = kArmBackoffFirst;
+  Clock::time_point spin_until{};
+  for (;;) {
+    {
+      const Guard guard(*this);
+      step();
+    }
+    if (done()) return WaitResult::done;
+    if (++polls < kPollsBeforeYield) continue;
+    const auto now = Clock::now();
+    if (now >= deadline) return WaitResult::deadline;
+    if (polls == kPollsBeforeYield) spin_until = now + spin_;
+    if (now < spin_until) {
+      ::sched_yield();
+      continue;
+    }
+
+    bool armed = false;
+    {
+      const Guard guard(*this);
+      maybe_housekeeping(now);
+      int drained = 0;
+      while (step() != 0 && ++drained < kDrainLimit) {
+      }
+      armed = drained < kDrainLimit && arm();
+    }
+    if (done()) {
+      if (armed) armed_.fetch_sub(1);
+      return WaitResult::done;
+    }
+    if (!armed) {
+      const auto pause = std::min<Clock::duration>(backoff, deadline - now);
+      if (pause > Clock::duration::zero()) std::this_thread::sleep_for(pause);
+      backoff = std::min(backoff * 2, kArmBackoffLast);
+      continue;
+    }
+    pollfd event{worker_.event_fd(), POLLIN, 0};
+    const int ready = ::poll(&event, 1, remaining_ms(deadline, kInterruptPeriod));
+    armed_.fetch_sub(1);
+    if (ready > 0) {  // something comes: worth another spin; a mere time-out is not
+      polls = 0;
+      backoff = kArmBackoffFirst;
+    }
+    check_interrupt(interrupt);
+  }
+}
+
+void ProgressEngine::follow(Condition done, Clock::time_point deadline) {
+  for (int i = 0; i < kFollowerYields; ++i) {
+    if (done() || driver_.load() != Driver::waiter) return;
+    ::sched_yield();
+  }
+  std::unique_lock lock(follower_mutex_);
+  followers_asleep_.fetch_add(1);
+  // Looked at after followers_asleep_ was raised: a driver that completes or leaves later sees it.
+  if (!done() && driver_.load() == Driver::waiter) {
+    follower_wake_.wait_until(lock, std::min(deadline, Clock::now() + kInterruptPeriod));
+  }
+  followers_asleep_.fetch_sub(1);
+}
+
+// ---- the helper thread -------------------------------------------------------------------------
+
+void ProgressEngine::helper_poll(bool with_worker, int timeout_ms) noexcept {
+  std::array<pollfd, 3> events{{{kick_fd_.get(), POLLIN, 0},
+                                {watch_fd_, POLLIN, 0},  // poll ignores a negative descriptor
+                                {with_worker ? worker_.event_fd() : -1, POLLIN, 0}}};
+  if (::poll(events.data(), events.size(), timeout_ms) <= 0) return;
+  if (events[0].revents != 0) read_kick();
+  if (events[1].revents != 0) client_.on_watch_event();
+}
+
+int ProgressEngine::sleep_limit_ms() const noexcept {
+  return client_.needs_housekeeping() ? static_cast<int>(kHousekeepingPeriod.count()) : -1;
+}
+
+void ProgressEngine::helper_main() noexcept {
+  int quiet_ticks = 0;
+  std::uint64_t seen = generation_.load();
+  while (!stopping_.load()) {
+    client_.on_helper_tick();
+    const std::uint64_t now_at = generation_.load();
+    const bool moved = std::exchange(seen, now_at) != now_at;
+    if (driver_.load() == Driver::none && !moved) {
+      Driver expected = Driver::none;
+      if (driver_.compare_exchange_strong(expected, Driver::helper)) {
+        helper_drive();
+        quiet_ticks = 0;
+        seen = generation_.load();
+        continue;
+      }
+    }
+    quiet_ticks = moved ? 0 : quiet_ticks + 1;
+    if (quiet_ticks < kTicksBeforeSleep) {
+      helper_poll(false, kTickMs);
+      continue;
+    }
+    // A waiter drives and has nothing to do: nobody needs the helper until that one leaves.
+    asleep_.store(true);
+    if (driver_.load() != Driver::none && !stopping_.load()) helper_poll(false, sleep_limit_ms());
+    asleep_.store(false);
+    if (client_.needs_housekeeping() && mutex_.try_lock()) {
+      const Guard guard(*this, std::adopt_lock);
+      maybe_housekeeping(Clock::now());
+    }
+  }
+}
+
+void ProgressEngine::helper_drive() noexcept {
+  auto backoff = kArmBackoffFirst;
+  while (!stopping_.load()) {
+    bool armed = false;
+    {
+      const Guard guard(*this);
+      if (driver_.load() != Driver::helper) return;  // stolen: the event is the waiter's
+      maybe_housekeeping(Clock::now());
+      int drained = 0;
+      while (step() != 0 && ++drained < kDrainLimit) {
+      }
+      if (drained == kDrainLimit) {  // busy: let others at the lock, then go on at once
+        backoff = kArmBackoffFirst;
+        continue;
+      }
+      armed = arm();
+    }
+    client_.on_helper_tick();
+    if (armed) {
+      // asleep_ too: a waiter that steals the role and leaves again must wake this thread.
+      asleep_.store(true);
+      if (!stopping_.load()) helper_poll(true, sleep_limit_ms());
+      asleep_.store(false);
+      armed_.fetch_sub(1);
+      backoff = kArmBackoffFirst;
+    } else {
+      std::this_thread::sleep_for(backoff);
+      backoff = std::min(backoff * 2, kArmBackoffLast);
+    }
+  }
+  Driver expected = Driver::helper;
+  driver_.compare_exchange_strong(expected, Driver::none);
+}
+
+}  // namespace torch_ucx::transport

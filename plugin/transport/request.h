@@ -1,0 +1,205 @@
+// One send or receive, from posting to completion. Also the record that keeps its buffer alive:
+// whoever posts derives from Request and puts the owner of the buffer (a tensor, a vector) in it.
+//
+// Life-cycle     idle -> queued (waits for first contact) -> posted (UCX has it) -> finished
+// User's view    pending -> done, once. A request may be done before it is finished: it failed (time
+//                out, dead peer) while UCX still owns its buffer. The engine keeps such a request, and
+//                so the buffer, until UCX lets go ("quarantine").
+// References     the poster's handle and, from posting to finished, the engine. The last reference
+//                runs the destructor; the engine never drops the last one under its lock or on its
+//                helper thread (a tensor's destructor may take Python's GIL).
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "torch_ucx/transport/outcome.h"
+
+namespace torch_ucx::transport {
+
+class Group;
+using Clock = std::chrono::steady_clock;
+
+class Request {
+ public:
+  enum class Kind : std::uint8_t { send, receive };
+
+  Request() = default;
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+  virtual ~Request() = default;
+
+  // One atomic load. Once true, outcome() is final, but for buffer_in_use.
+  [[nodiscard]] bool done() const noexcept {
+    return (flags_.load(std::memory_order_acquire) & kDone) != 0;
+  }
+  [[nodiscard]] const Outcome& outcome() const noexcept { return outcome_; }
+
+  [[nodiscard]] Kind kind() const noexcept { return kind_; }
+  [[nodiscard]] int peer() const noexcept { return peer_; }
+  [[nodiscard]] std::uint32_t user_tag() const noexcept { return user_tag_; }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] Clock::time_point deadline() const noexcept { return deadline_; }
+  [[nodiscard]] const std::shared_ptr<Group>& group() const noexcept { return group_; }
+
+  // Text of a failed request: operation, this rank, peer, tag, bytes, elapsed time, cause.
+  [[nodiscard]] std::string describe() const;
+
+  void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
+  void release() noexcept {
+    if (drop_reference()) delete this;
+  }
+
+ protected:
+  // Runs on the callback thread, outside all locks, after completion of a request for which
+  // Group::notify() was called while it was pending.
+  virtual void on_done() noexcept {}
+
+ private:
+  friend class Engine;
+  friend class Group;
+  friend class CallbackThread;
+  friend class RequestList;
+  friend class RequestStack;
+
+  static constexpr std::uint8_t kDone = 1;
+  static constexpr std::uint8_t kNotify = 2;
+  enum class Stage : std::uint8_t { idle, queued, posted, finished };
+
+  // True when that was the last reference; the caller then owns the object.
+  [[nodiscard]] bool drop_reference() noexcept {
+    return references_.fetch_sub(1, std::memory_order_acq_rel) == 1;
+  }
+
+  std::atomic<std::uint32_t> references_{1};
+  std::atomic<std::uint8_t> flags_{0};
+
+  // Set before posting, constant afterwards.
+  Kind kind_ = Kind::send;
+  MessageClass class_ = 0;
+  std::int32_t peer_ = -1;
+  std::uint32_t user_tag_ = 0;
+  void* buffer_ = nullptr;  // sends only read it
+  std::uint64_t bytes_ = 0;
+  std::shared_ptr<Group> group_;
+  Clock::time_point posted_at_{};
+  Clock::time_point deadline_{};
+
+  // Guarded by the engine's lock.
+  Stage stage_ = Stage::idle;
+  void* ucx_request_ = nullptr;  // not null while UCX can be asked to cancel it
+  Request* previous_ = nullptr;  // links of the list the request is in
+  Request* next_ = nullptr;
+
+  // Written under the engine's lock before kDone is set.
+  Outcome outcome_;
+  Clock::time_point done_at_{};
+
+  Request* stack_next_ = nullptr;  // link of a RequestStack
+};
+
+// Intrusive reference to a Request (or a class derived from it).
+template <typename T>
+class Ref {
+ public:
+  Ref() = default;
+  // Takes over the reference that a new object is born with.
+  static Ref adopt(std::unique_ptr<T> object) noexcept {
+    Ref ref;
+    ref.object_ = object.release();
+    return ref;
+  }
+  template <typename... Args>
+  static Ref make(Args&&... args) {
+    return adopt(std::make_unique<T>(std::forward<Args>(args)...));
+  }
+  Ref(const Ref& other) noexcept : object_(other.object_) {
+    if (object_ != nullptr) object_->retain();
+  }
+  template <typename U>
+    requires std::is_base_of_v<T, U>
+  Ref(const Ref<U>& other) noexcept : object_(other.get()) {  // NOLINT: implicit as for pointers
+    if (object_ != nullptr) object_->retain();
+  }
+  Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  Ref& operator=(Ref other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+  ~Ref() {
+    if (object_ != nullptr) object_->release();
+  }
+
+  [[nodiscard]] T* get() const noexcept { return object_; }
+  T* operator->() const noexcept { return object_; }
+  T& operator*() const noexcept { return *object_; }
+  explicit operator bool() const noexcept { return object_ != nullptr; }
+
+ private:
+  T* object_ = nullptr;
+};
+
+// Doubly linked list through Request's own links; a request is in at most one. Guarded by the
+// engine's lock.
+class RequestList {
+ public:
+  void push_back(Request& request) noexcept {
+    request.previous_ = tail_;
+    request.next_ = nullptr;
+    (tail_ == nullptr ? head_ : tail_->next_) = &request;
+    tail_ = &request;
+    ++size_;
+  }
+  void remove(Request& request) noexcept {
+    (request.previous_ == nullptr ? head_ : request.previous_->next_) = request.next_;
+    (request.next_ == nullptr ? tail_ : request.next_->previous_) = request.previous_;
+    request.previous_ = request.next_ = nullptr;
+    --size_;
+  }
+  [[nodiscard]] Request* front() const noexcept { return head_; }
+  [[nodiscard]] static Request* next(const Request& request) noexcept { return request.next_; }
+  [[nodiscard]] bool empty() const noexcept { return head_ == nullptr; }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+ private:
+  Request* head_ = nullptr;
+  Request* tail_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// Lock-free stack: any thread pushes, whoever takes gets everything, oldest first.
+class RequestStack {
+ public:
+  void push(Request& request) noexcept {
+    Request* head = head_.load(std::memory_order_relaxed);
+    do {
+      request.stack_next_ = head;
+    } while (!head_.compare_exchange_weak(head, &request, std::memory_order_seq_cst,
+                                          std::memory_order_relaxed));
+  }
+  [[nodiscard]] bool empty() const noexcept {
+    return head_.load(std::memory_order_seq_cst) == nullptr;
+  }
+  // The oldest request; next() walks to the newer ones. Read next() before letting go of a request.
+  [[nodiscard]] Request* take_all() noexcept {
+    Request* newest = head_.exchange(nullptr, std::memory_order_acq_rel);
+    Request* oldest = nullptr;
+    while (newest != nullptr) {
+      Request* older = std::exchange(newest->stack_next_, oldest);
+      oldest = newest;
+      newest = older;
+    }
+    return oldest;
+  }
+  [[nodiscard]] static Request* next(const Request& request) noexcept { return request.stack_next_; }
+
+ private:
+  std::atomic<Request*> head_{nullptr};
+};
+
+}  // namespace torch_ucx::transport
