@@ -35,15 +35,30 @@ std::shared_ptr<Engine> Engine::create(const EngineOptions& options) {
   return std::make_shared<Engine>(Key{}, options);
 }
 
-std::shared_ptr<Engine> Engine::acquire(const EngineOptions& options) {
-  auto& shared = registry();
-  const std::lock_guard lock(shared.mutex);
-  if (auto engine = shared.current.lock()) {
+std::shared_ptr<Engine> Engine::current_or_new(const EngineOptions& options) {
+  auto& current = registry().current;
+  if (auto engine = current.lock()) {
     if (!engine->tainted() && !engine->forked() && engine->open_groups_ > 0) return engine;
   }
   auto engine = create(options);
-  shared.current = engine;
+  current = engine;
   return engine;
+}
+
+std::shared_ptr<Engine> Engine::acquire(const EngineOptions& options) {
+  const std::lock_guard lock(registry().mutex);
+  return current_or_new(options);
+}
+
+std::shared_ptr<Group> Engine::open_group(const EngineOptions& engine_options,
+                                          const GroupOptions& group_options) {
+  const std::lock_guard lock(registry().mutex);
+  return current_or_new(engine_options)->make_group(group_options);
+}
+
+std::shared_ptr<Group> Engine::create_group(const GroupOptions& options) {
+  const std::lock_guard lock(registry().mutex);
+  return make_group(options);
 }
 
 Engine::Engine(Key, const EngineOptions& options)
@@ -95,7 +110,7 @@ Engine::~Engine() {
   for (auto& [id, peer] : peers_) [[maybe_unused]] auto* forgotten = peer.release();
 }
 
-std::shared_ptr<Group> Engine::create_group(const GroupOptions& options) {
+std::shared_ptr<Group> Engine::make_group(const GroupOptions& options) {
   if (options.size < 1 || static_cast<std::uint64_t>(options.size) > kMaxRank + 1) {
     throw ArgumentError("group \"" + options.name + "\" has size " + std::to_string(options.size) +
                         ": allowed is 1 to " + std::to_string(kMaxRank + 1));
@@ -117,7 +132,6 @@ std::shared_ptr<Group> Engine::create_group(const GroupOptions& options) {
     group->mailbox_ = mailboxes_.open(*group, group->nonce_);
     groups_.push_back(group.get());
   }
-  const std::lock_guard lock(registry().mutex);
   ++open_groups_;
   return group;
 }

@@ -48,6 +48,9 @@ class Engine final : public std::enable_shared_from_this<Engine>, private Progre
 
   // Throws ArgumentError for a rank or size out of range, Error when no mailbox is free.
   [[nodiscard]] std::shared_ptr<Group> create_group(const GroupOptions& options);
+  // acquire() and create_group() in one step: the engine cannot end in between.
+  [[nodiscard]] static std::shared_ptr<Group> open_group(const EngineOptions& engine_options,
+                                                         const GroupOptions& group_options);
 
   [[nodiscard]] const EngineOptions& options() const noexcept { return options_; }
   [[nodiscard]] bool forked() const noexcept { return fork_guard_.forked(); }
@@ -135,6 +138,8 @@ class Engine final : public std::enable_shared_from_this<Engine>, private Progre
   void expire(Clock::time_point now) noexcept;
   static void on_endpoint_error(void* argument, ucp_ep_h endpoint, ucs_status_t status);
 
+  [[nodiscard]] static std::shared_ptr<Engine> current_or_new(const EngineOptions& options);
+  [[nodiscard]] std::shared_ptr<Group> make_group(const GroupOptions& options);
   void group_closed() noexcept;
   void close_endpoints() noexcept;
 

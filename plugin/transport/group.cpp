@@ -68,6 +68,13 @@ void Group::check_peer(int rank, const char* role) const {
   }
 }
 
+void Group::check_not_forked() const {
+  if (!engine_->forked()) return;
+  throw Error(
+      "this process was forked from the one that made the group, and UCX cannot be used in a forked "
+      "child: start it with the \"spawn\" or \"forkserver\" method, or make the group in the child");
+}
+
 void Group::prepare(Request& request, Request::Kind kind, void* data, std::uint64_t bytes, int peer,
                     MessageClass message_class, std::uint64_t user_tag) {
   check_peer(peer, kind == Request::Kind::send ? "destination" : "source");
@@ -78,11 +85,7 @@ void Group::prepare(Request& request, Request::Kind kind, void* data, std::uint6
   if (message_class > kMaxClass || message_class == kClassControl) {
     throw ArgumentError("message class " + std::to_string(message_class) + " is not for messages");
   }
-  if (engine_->forked()) {
-    throw Error(
-        "this process was forked from the one that made the group, and UCX cannot be used in a forked "
-        "child: start it with the \"spawn\" or \"forkserver\" method, or make the group in the child");
-  }
+  check_not_forked();
   engine_->reap();
   request.kind_ = kind;
   request.class_ = message_class;
@@ -112,6 +115,7 @@ void Group::receive(const Ref<Request>& request, void* data, std::uint64_t bytes
 
 void Group::wait(Request& request, std::chrono::milliseconds timeout) {
   if (request.done()) return;
+  check_not_forked();
   auto deadline = request.deadline_;
   if (timeout.count() > 0) deadline = std::min(deadline, Clock::now() + timeout);
   const auto done = [&request] { return request.done(); };
@@ -134,6 +138,7 @@ void Group::close(std::chrono::milliseconds linger) {
 void Group::close() { close(engine_->options().linger); }
 
 std::string Group::peer_reason(int rank) const {
+  if (engine_->forked()) return "";  // the lock may have been held at the fork
   const ProgressEngine::Guard guard(*engine_->progress_);
   const auto& slot = peers_[static_cast<std::size_t>(rank)];
   if (slot == nullptr) return "";

@@ -123,6 +123,7 @@ class Group : public std::enable_shared_from_this<Group> {
   Group(Key, std::shared_ptr<Engine> engine, GroupOptions options);
 
  private:
+  void check_not_forked() const;
   void check_peer(int rank, const char* role) const;
   void prepare(Request& request, Request::Kind kind, void* data, std::uint64_t bytes, int peer,
                MessageClass message_class, std::uint64_t user_tag);

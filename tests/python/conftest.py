@@ -1,12 +1,17 @@
 """What the Python tests share. They test the installed package torch_ucx, never the source tree."""
 
+import importlib.util
+import itertools
 import os
 import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
+
+from ranks import Job
 
 PROCESS_TIMEOUT_S = 120
 """Bounds a test's child process; one that passes it hangs, and fails its test."""
@@ -18,6 +23,17 @@ _SETTINGS = (
     "TORCH_UCX_LIBUCP",
     "TORCH_UCX_LOG_LEVEL",
     "UCX_ROOT",
+)
+
+# torchrun and schedulers set these; a job of a test is none of theirs.
+_OF_LAUNCHERS = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_USE_AGENT_STORE",
 )
 
 
@@ -63,3 +79,103 @@ def compile_library(tmp_path):
         return path
 
     return compile_
+
+
+# ---- jobs of several ranks ---------------------------------------------------------------------
+
+TRANSPORTS = {"default": None, "tcp": "tcp,self", "shm": "posix,sysv,cma,self"}
+"""UCX_TLS by the name of the choice."""
+
+
+def _libucp_of_the_wheel():
+    spec = importlib.util.find_spec("libucx")
+    assert spec is not None, "these tests need the Python package libucx-cu12, a second UCX"
+    return str(Path(next(iter(spec.submodule_search_locations))) / "lib" / "libucp.so.0")
+
+
+LIBUCP = {"ucx-default": None, "ucx-wheel": "wheel"}
+"""The two UCX versions: that which torch_ucx finds by itself, and that of PyPI's wheel."""
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "nightly: long form, run by ci/nightly only")
+
+
+def pytest_generate_tests(metafunc):
+    """Run a test that takes ``libucp`` once for each UCX version.
+
+    Where TORCH_UCX_LIBUCP is set for the whole run, that version is the only one.
+    """
+    if "libucp" in metafunc.fixturenames:
+        chosen = ["ucx-chosen"] if os.environ.get("TORCH_UCX_LIBUCP") else list(LIBUCP)
+        metafunc.parametrize("libucp", chosen, indirect=True)
+
+
+@pytest.fixture
+def libucp(request):
+    """The environment that chooses a UCX version; a test that takes it runs once for each."""
+    if request.param == "ucx-chosen":
+        return {"TORCH_UCX_LIBUCP": os.environ["TORCH_UCX_LIBUCP"]}
+    if LIBUCP[request.param] is None:
+        return {}
+    return {"TORCH_UCX_LIBUCP": _libucp_of_the_wheel()}
+
+
+@pytest.fixture(params=list(TRANSPORTS))
+def transport(request):
+    """The environment that chooses transports; a test that takes it runs once for each."""
+    tls = TRANSPORTS[request.param]
+    return {} if tls is None else {"UCX_TLS": tls}
+
+
+@pytest.fixture
+def both_libucp():
+    """Environments for the two UCX versions, for a test that uses both at once."""
+    return {}, {"TORCH_UCX_LIBUCP": _libucp_of_the_wheel()}
+
+
+@pytest.fixture
+def start_ranks(tmp_path):
+    """Start a ``ranks.Job``: ``start_ranks(functions, size=2, **options of Job)``.
+
+    The job gets the environment of the test run less all settings of UCX, of torch_ucx (but for
+    TORCH_UCX_LIBUCP) and of launchers. Whatever still runs when the test ends is killed.
+    """
+    jobs = []
+    numbers = itertools.count()
+
+    def start(functions, size=2, **options):
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name == "TORCH_UCX_LIBUCP"
+            or not (
+                name.startswith(("UCX_", "TORCH_UCX_"))
+                or name in _SETTINGS
+                or name in _OF_LAUNCHERS
+            )
+        }
+        directory = tmp_path / f"job-{next(numbers)}"
+        directory.mkdir()
+        jobs.append(Job(directory, functions, size, environment=environment, **options))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.kill()
+
+
+@pytest.fixture
+def run_ranks(start_ranks):
+    """Run a job to its end and judge it: ``run_ranks(functions, size=2, ...)``.
+
+    Options are those of ``ranks.Job`` and of ``Job.finish``; returns the ranks' results.
+    With ``group={...}`` (arguments of ``Rank.init``, perhaps none) every rank makes the default
+    group before the functions and destroys it after them.
+    """
+
+    def run(functions, size=2, *, statuses=None, ucx_lines=None, **options):
+        job = start_ranks(functions, size, **options)
+        return job.finish(statuses=statuses, ucx_lines=ucx_lines)
+
+    return run
