@@ -139,6 +139,22 @@ TEST(StoreAdapter, ATcpServerThatIsGoneIsAnError) {
   EXPECT_THROW((void)adapted.store->try_get({"x"}), StoreError);
 }
 
+TEST(StoreAdapter, AServerThatTookTheOthersPlaceIsConnectedAnew) {
+  auto base = tcp_server();
+  const auto port = base->getPort();
+  const AdaptedStore before = adapt_store(base);
+  base.reset();
+  c10d::TCPStoreOptions options;
+  options.port = port;
+  options.isServer = true;
+  options.waitWorkers = false;
+  const auto next = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  const AdaptedStore after = adapt_store(next);
+  EXPECT_NE(after.store, before.store);
+  after.store->set("key", bytes("value"));
+  EXPECT_EQ(text(next->get("key")), "value");
+}
+
 TEST(StoreAdapter, TheFileOfAFileStoreIsRemovedWithItsLastUser) {
   const ScratchFile file;
   auto first = c10::make_intrusive<c10d::FileStore>(file.path(), 2);
