@@ -7,6 +7,10 @@
 
 namespace torch_ucx::transport {
 
+CallbackThread::CallbackThread(std::function<void(Request&)> deliver) {
+  state_->deliver = std::move(deliver);
+}
+
 CallbackThread::~CallbackThread() { stop(); }
 
 void CallbackThread::start() {
@@ -23,6 +27,12 @@ void CallbackThread::enqueue(Request& request) noexcept {
   state_->wake.notify_one();
 }
 
+void CallbackThread::enqueue_delivery(Request& request) noexcept {
+  state_->deliveries.push(request);
+  const std::lock_guard lock(state_->mutex);
+  state_->wake.notify_one();
+}
+
 void CallbackThread::reap(RequestStack& graveyard) noexcept {
   for (Request* request = graveyard.take_all(); request != nullptr;) {
     Request* next = RequestStack::next(*request);
@@ -34,6 +44,11 @@ void CallbackThread::reap(RequestStack& graveyard) noexcept {
 }
 
 void CallbackThread::drain(State& state) {
+  for (Request* request = state.deliveries.take_all(); request != nullptr;) {
+    Request* next = RequestStack::next(*request);
+    state.deliver(*request);
+    request = next;
+  }
   for (Request* request = state.done.take_all(); request != nullptr;) {
     Request* next = RequestStack::next(*request);
     request->on_done();
@@ -51,13 +66,16 @@ void CallbackThread::run(const std::shared_ptr<State>& state) {
   std::unique_lock lock(state->mutex);
   for (;;) {
     state->wake.wait(lock, [&] {
-      return state->stopping || !state->done.empty() || !state->dead.empty();
+      return state->stopping || !state->done.empty() || !state->dead.empty() ||
+             !state->deliveries.empty();
     });
     const bool stopping = state->stopping;
     lock.unlock();
     drain(*state);
     lock.lock();
-    if (stopping && state->done.empty() && state->dead.empty()) return;
+    if (stopping && state->done.empty() && state->dead.empty() && state->deliveries.empty()) {
+      return;
+    }
   }
 }
 

@@ -1,10 +1,11 @@
-// The thread that runs what may call into user code: continuations of futures, and destructors of
-// requests whose last reference was the engine's. Started when first needed.
+// The thread that runs what may call into user code: continuations of futures, deliveries of values,
+// and destructors of requests whose last reference was the engine's. Started when first needed.
 //
-// Thread rule: any thread may call; nothing here takes the engine's lock.
+// Thread rule: any thread may call, also under the engine's lock; what runs here holds no lock.
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -15,7 +16,8 @@ namespace torch_ucx::transport {
 
 class CallbackThread {
  public:
-  CallbackThread() = default;
+  // deliver is called on the thread for each request given to enqueue_delivery.
+  explicit CallbackThread(std::function<void(Request&)> deliver);
   CallbackThread(const CallbackThread&) = delete;
   CallbackThread& operator=(const CallbackThread&) = delete;
   ~CallbackThread();
@@ -26,6 +28,9 @@ class CallbackThread {
 
   // Runs request.on_done() there, then drops the reference handed over.
   void enqueue(Request& request) noexcept;
+
+  // Runs deliver(request) there. The request must have a reference of somebody until then.
+  void enqueue_delivery(Request& request) noexcept;
 
   // Deletes the requests of a stack (each with no references left) there.
   void reap(RequestStack& graveyard) noexcept;
@@ -42,6 +47,8 @@ class CallbackThread {
     std::mutex mutex;
     std::condition_variable wake;
     RequestStack done;
+    RequestStack deliveries;
+    std::function<void(Request&)> deliver;
     RequestStack dead;
     bool stopping = false;
   };

@@ -8,6 +8,7 @@
 #include "plugin/transport/error_mode.h"
 #include "plugin/transport/host_hooks.h"
 #include "plugin/ucp/log.h"
+#include "plugin/ucp/quiet.h"
 #include "plugin/ucp/status.h"
 #include "torch_ucx/build_config.h"
 
@@ -89,7 +90,15 @@ Engine::Engine(Key, const EngineOptions& options)
              "setting UCX's active-message handler");
 
   watch_ = std::make_unique<PeerWatch>();
-  callbacks_ = std::make_unique<CallbackThread>();
+  callbacks_ = std::make_unique<CallbackThread>([this](Request& request) {
+    const bool staged = request.staging_ != nullptr;
+    const auto* bytes =
+        staged ? request.staging_.get() : static_cast<const std::byte*>(request.buffer_);
+    const bool delivered = request.deliver(request.outcome_.message_class,
+                                           {bytes, request.outcome_.message_bytes});
+    const ProgressEngine::Guard guard(*progress_);
+    finish_delivery(request, delivered);
+  });
   progress_ = std::make_unique<ProgressEngine>(*worker_, static_cast<ProgressEngine::Client&>(*this),
                                                options_.spin, watch_->fd());
   progress_->start_helper();
@@ -159,24 +168,17 @@ Engine::Snapshot Engine::snapshot() {
 }
 
 void Engine::close_endpoints() noexcept {
-  // An orderly close flushes: acknowledgements of rendezvous and control messages still go out.
+  // An orderly close flushes: acknowledgements of rendezvous and control messages still go out. A forced
+  // one ends what is still in flight: to a dead peer, or sends that nobody took (with those pending UCX
+  // 1.13 aborts in ucp_worker_destroy).
   std::vector<void*> closing;
   {
     const ProgressEngine::Guard guard(*progress_);
     for (auto& [id, peer] : peers_) {
-      if (void* request = peer->endpoint.begin_close(peer->failed)) closing.push_back(request);
+      const bool force = peer->failed || has_in_flight(*peer);
+      if (void* request = peer->endpoint.begin_close(force)) closing.push_back(request);
     }
   }
-  // A forced close ends what was in flight to a dead peer, given some progress.
-  const auto ends_by_close = [&] {
-    for (Request* request = in_flight_.front(); request; request = RequestList::next(*request)) {
-      const auto& slot = request->group_->peers_[static_cast<std::size_t>(request->peer_)];
-      if (slot->peer != nullptr && slot->peer->failed && slot->peer->endpoint.handles_peer_errors()) {
-        return true;
-      }
-    }
-    return false;
-  };
   const auto all_closed = [&] {
     const ProgressEngine::Guard guard(*progress_);
     std::erase_if(closing, [](void* request) {
@@ -184,12 +186,24 @@ void Engine::close_endpoints() noexcept {
       ucp_request_free(request);
       return true;
     });
-    return closing.empty() && !ends_by_close();
+    if (!closing.empty()) return false;
+    return std::none_of(peers_.begin(), peers_.end(), [&](const auto& entry) {
+      return entry.second->endpoint.handles_peer_errors() && has_in_flight(*entry.second);
+    });
   };
   progress_->wait_uninterrupted(all_closed, Clock::now() + kEndpointClose);
   const ProgressEngine::Guard guard(*progress_);
   // UCX 1.13 aborts in ucp_worker_destroy while a close is pending: give the requests up first.
   for (void* request : closing) ucp_request_free(request);
+}
+
+bool Engine::has_in_flight(const Peer& peer) const noexcept {
+  for (Request* request = in_flight_.front(); request; request = RequestList::next(*request)) {
+    if (request->peer_ == kAnySource) continue;
+    const auto& slot = request->group_->peers_[static_cast<std::size_t>(request->peer_)];
+    if (slot != nullptr && slot->peer == &peer) return true;
+  }
+  return false;
 }
 
 void Engine::shutdown() noexcept {
@@ -204,7 +218,10 @@ void Engine::shutdown() noexcept {
   {
     const ProgressEngine::Guard guard(*progress_);
     for (const std::uint16_t number : mailboxes_.closing()) drain_mailbox(number);
+    // What is in flight now cannot be ended; whose it was has been said.
+    const ucp::QuietScope quiet(!in_flight_.empty());
     worker_->destroy();
+    context_.reset();
     // UCX is gone, and with it its hold on the buffers in quarantine.
     while (Request* request = in_flight_.front()) {
       finish(*request, Outcome{.failure = Failure::group_closed});

@@ -12,6 +12,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <span>
 #include <vector>
@@ -85,13 +86,16 @@ class Engine final : public std::enable_shared_from_this<Engine>, private Progre
   void post(Request& request) noexcept override;
   void after_progress() noexcept override;
   void housekeeping(Clock::time_point now) noexcept override;
+  void look_again(std::uint64_t generation) noexcept override;
   [[nodiscard]] bool needs_housekeeping() const noexcept override;
   void on_watch_event() noexcept override;
   void on_helper_tick() noexcept override;
 
   // ---- data path (engine_data.cpp); under the lock
   void post_send(Request& request, GroupPeer& peer) noexcept;
-  void post_receive(Request& request, GroupPeer& peer) noexcept;
+  void post_receive(Request& request) noexcept;
+  // Posts it to UCX; false: it is finished already.
+  bool start_receive(Request& request) noexcept;
   void post_to_ready(GroupPeer& peer) noexcept;
   void begin_in_flight(Request& request, void* ucx_request) noexcept;
   static void on_sent(void* ucx_request, ucs_status_t status, void* user_data);
@@ -106,6 +110,32 @@ class Engine final : public std::enable_shared_from_this<Engine>, private Progre
   void fail_queued(GroupPeer& peer, Failure failure) noexcept;
   void let_go(Request& request) noexcept;
   void reap() noexcept;
+
+  // ---- matching beyond UCX's exact one (engine_matching.cpp); under the lock
+  struct Match {
+    Tag tag;
+    Tag mask;
+  };
+  [[nodiscard]] Match match_of(const Request& request) const noexcept;
+  // The first class but own (kClassControl: but none) of a message that waits under the match.
+  [[nodiscard]] std::optional<MessageClass> other_class(const Group& group, Match match,
+                                                        MessageClass own) noexcept;
+  void reconsider(Request& request) noexcept;
+  // Receives a message that was taken out of UCX's queue into the request.
+  void receive_taken(Request& request, ucp_tag_message_h message,
+                     const ucp_tag_recv_info_t& info) noexcept;
+  void complete_taken(Request& request, ucs_status_t status) noexcept;
+  // The message has come; the callback thread puts it in its place, then the request is finished.
+  void begin_delivery(Request& request, const Outcome& outcome) noexcept;
+  void finish_delivery(Request& request, bool delivered) noexcept;
+  [[nodiscard]] std::optional<ProbeResult> probe(Group& group, Match match, void** taken) noexcept;
+  // Receives it into nothing: UCX drops the bytes, and a rendezvous sender completes.
+  void discard(void* message) noexcept;
+  [[nodiscard]] Match wildcard_match(const Group& group, int src, std::uint64_t tag) const noexcept;
+  void want_all(Group& group) noexcept;
+  // The failure of an any-source receive when no other rank is left to send; none while there is one.
+  [[nodiscard]] Failure no_source_left(Group& group) const noexcept;
+  void fail_sourceless(Group& group) noexcept;
 
   // ---- first contact and farewell (engine_contact.cpp); under the lock
   void want_peer(Group& group, int rank) noexcept;
@@ -142,6 +172,7 @@ class Engine final : public std::enable_shared_from_this<Engine>, private Progre
   [[nodiscard]] std::shared_ptr<Group> make_group(const GroupOptions& options);
   void group_closed() noexcept;
   void close_endpoints() noexcept;
+  [[nodiscard]] bool has_in_flight(const Peer& peer) const noexcept;
 
   const EngineOptions options_;
   const ForkGuard fork_guard_;
@@ -176,6 +207,11 @@ class Engine final : public std::enable_shared_from_this<Engine>, private Progre
   bool called_back_ = false;
   Outcome call_outcome_;
   Failure cancel_reason_ = Failure::none;
+  // The receive that is being withdrawn to take another message instead, and whether it was.
+  Request* withdrawing_ = nullptr;
+  bool withdrawn_ = false;
+  std::uint64_t looked_at_ = 0;  // generation of progress at the last look_again
+  bool unlooked_ = false;        // receives were posted since
   bool shut_down_ = false;
 
   std::atomic<bool> tainted_{false};

@@ -62,6 +62,7 @@ void Engine::refuse_peer(Group& group, int rank, const std::string& reason) noex
     }
     request = next;
   }
+  fail_sourceless(group);
 }
 
 void Engine::check_versions(const AddressBlob& blob) const {
@@ -230,7 +231,8 @@ void Engine::on_hello(const ControlMessage& message) {
     answer.bytes.assign(text.begin(), text.end());
     send_control(remote, answer);
   };
-  if (group == nullptr || group->closing_) {
+  // One that is closing still has messages to deliver, perhaps to this rank; its farewell comes after.
+  if (group == nullptr) {
     refuse("");
     return;
   }
@@ -288,9 +290,13 @@ void Engine::mark_left(Group& group, int rank, GroupPeer& peer) noexcept {
   // it has not taken will not be taken.
   for (Request* request = in_flight_.front(); request != nullptr;) {
     Request* next = RequestList::next(*request);
-    if (request->group_.get() == &group && request->peer_ == rank) fail(*request, Failure::peer_left);
+    if (request->group_.get() == &group && request->peer_ == rank) {
+      reconsider(*request);
+      fail(*request, Failure::peer_left);
+    }
     request = next;
   }
+  fail_sourceless(group);
 }
 
 void Engine::on_close(const ControlMessage& message) {
@@ -387,8 +393,8 @@ void Engine::close_group(Group& group, std::chrono::milliseconds linger) {
     }
   }
   std::vector<bool> told(static_cast<std::size_t>(group.size()), false);
-  const auto farewell_done = [&] {
-    const ProgressEngine::Guard guard(*progress_);
+  // Says close to every attached rank that has not been told; whether one still owes its answer.
+  const auto say_close = [&] {
     bool all = true;
     for (int rank = 0; rank < group.size(); ++rank) {
       const auto index = static_cast<std::size_t>(rank);
@@ -410,11 +416,16 @@ void Engine::close_group(Group& group, std::chrono::milliseconds linger) {
     }
     return all;
   };
+  const auto farewell_done = [&] {
+    const ProgressEngine::Guard guard(*progress_);
+    return say_close();
+  };
   progress_->wait_uninterrupted(farewell_done, Clock::now() + kFarewell);
 
   // 3. The mailbox rests until every attached rank has said close as well.
   {
     const ProgressEngine::Guard guard(*progress_);
+    say_close();  // to one that has made contact in the meantime
     std::vector<MailboxTable::Entry::Expected> expected;
     for (int rank = 0; rank < group.size(); ++rank) {
       const auto& peer = group.peers_[static_cast<std::size_t>(rank)];
@@ -445,14 +456,7 @@ void Engine::drain_mailbox(std::uint16_t number) noexcept {
     const ucp_tag_message_h message =
         ucp_tag_probe_nb(worker_->get(), tag, kMailboxMask, 1, &info);
     if (message == nullptr) return;
-    // Into nothing: UCX drops the bytes, and a rendezvous sender completes.
-    ucp_request_param_t param;
-    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK;
-    param.cb.recv = [](void* request, ucs_status_t, const ucp_tag_recv_info_t*, void*) {
-      ucp_request_free(request);
-    };
-    const ucp::CallResult result(ucp_tag_msg_recv_nbx(worker_->get(), nullptr, 0, message, &param));
-    if (result.in_flight()) progress_->note_in_flight();
+    discard(message);
   }
 }
 

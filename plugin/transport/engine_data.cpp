@@ -22,6 +22,13 @@ bool means_peer_failed(ucs_status_t status) {
   }
 }
 
+// Why an operation with a peer that has left or failed fails.
+Failure failure_of(const GroupPeer& peer) {
+  if (peer.stage == GroupPeer::Stage::left) return Failure::peer_left;
+  // One that was refused contact was never reached, and need not have died.
+  return peer.peer != nullptr && peer.peer->failed ? Failure::peer_failed : Failure::unreachable;
+}
+
 Outcome failed(ucs_status_t status) {
   Outcome outcome;
   outcome.failure = means_peer_failed(status) ? Failure::peer_failed : Failure::ucx;
@@ -38,19 +45,17 @@ void Engine::post(Request& request) noexcept {
     finish(request, Outcome{.failure = Failure::group_closed});
     return;
   }
-  GroupPeer& peer = group.peer(request.peer_);
   if (request.kind_ == Request::Kind::receive) {
-    post_receive(request, peer);
+    post_receive(request);
     return;
   }
+  GroupPeer& peer = group.peer(request.peer_);
   if (peer.stage == GroupPeer::Stage::ready) {
     post_send(request, peer);
     return;
   }
   if (peer.stage == GroupPeer::Stage::left || peer.stage == GroupPeer::Stage::failed) {
-    finish(request, Outcome{.failure = peer.stage == GroupPeer::Stage::left
-                                           ? Failure::peer_left
-                                           : Failure::peer_failed});
+    finish(request, Outcome{.failure = failure_of(peer)});
     return;
   }
   request.stage_ = Request::Stage::queued;
@@ -84,7 +89,40 @@ void Engine::post_send(Request& request, GroupPeer& peer) noexcept {
   }
 }
 
-void Engine::post_receive(Request& request, GroupPeer& peer) noexcept {
+void Engine::post_receive(Request& request) noexcept {
+  Group& group = *request.group_;
+  if (request.taken_) {
+    // Of a message that Group::take took: the handle waits in ucx_request_.
+    const auto message = static_cast<ucp_tag_message_h>(std::exchange(request.ucx_request_, nullptr));
+    ucp_tag_recv_info_t info{};
+    info.sender_tag = request.message_tag_;
+    info.length = request.message_bytes_;
+    receive_taken(request, message, info);
+    return;
+  }
+  if (!start_receive(request)) return;
+  unlooked_ = true;
+  // Nothing of it has come yet. Will it ever? A peer that left or died sends nothing more; one not
+  // yet known is looked for, so that its death is noticed.
+  if (request.peer_ == kAnySource) {
+    want_all(group);
+    const Failure failure = no_source_left(group);
+    if (failure != Failure::none) {
+      reconsider(request);
+      fail(request, failure);
+    }
+    return;
+  }
+  GroupPeer& peer = group.peer(request.peer_);
+  if (peer.stage == GroupPeer::Stage::unknown) {
+    want_peer(group, request.peer_);
+  } else if (peer.stage == GroupPeer::Stage::left || peer.stage == GroupPeer::Stage::failed) {
+    reconsider(request);
+    fail(request, failure_of(peer));
+  }
+}
+
+bool Engine::start_receive(Request& request) noexcept {
   // NO_IMM_CMPL: completion always comes through the callback, which alone tells the sender's length
   // in every case and every version of UCX (truncation on 1.22, all immediate ones up to 1.15).
   ucp_request_param_t param;
@@ -92,31 +130,22 @@ void Engine::post_receive(Request& request, GroupPeer& peer) noexcept {
                        UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   param.cb.recv = &Engine::on_received;
   param.user_data = &request;
-  const Tag tag = static_cast<Tag>(request.group_->mailbox_) << detail::kMailboxShift |
-                  static_cast<Tag>(request.peer_) << detail::kRankShift |
-                  static_cast<Tag>(request.class_) << detail::kClassShift | request.user_tag_;
+  const Match match = match_of(request);
   calling_ = &request;
   called_back_ = false;
-  const ucp::CallResult result(ucp_tag_recv_nbx(worker_->get(), request.buffer_, request.bytes_, tag,
-                                                kExactMask, &param));
+  const ucp::CallResult result(ucp_tag_recv_nbx(worker_->get(), request.buffer_, request.bytes_,
+                                                match.tag, match.mask, &param));
   calling_ = nullptr;
   if (called_back_) {
     finish(request, call_outcome_);
-    return;
+    return false;
   }
   if (!result.in_flight()) {
     finish(request, failed(result.status));
-    return;
+    return false;
   }
   begin_in_flight(request, result.request);
-  // Nothing of it has come yet. Will it ever? A peer that left or died sends nothing more; one not
-  // yet known is looked for, so that its death is noticed.
-  switch (peer.stage) {
-    case GroupPeer::Stage::unknown: want_peer(*request.group_, request.peer_); break;
-    case GroupPeer::Stage::left: fail(request, Failure::peer_left); break;
-    case GroupPeer::Stage::failed: fail(request, Failure::peer_failed); break;
-    default: break;
-  }
+  return true;
 }
 
 void Engine::post_to_ready(GroupPeer& peer) noexcept {
@@ -128,9 +157,11 @@ void Engine::post_to_ready(GroupPeer& peer) noexcept {
 }
 
 void Engine::begin_in_flight(Request& request, void* ucx_request) noexcept {
-  request.stage_ = Request::Stage::posted;
   request.ucx_request_ = ucx_request;
-  in_flight_.push_back(request);
+  if (request.stage_ != Request::Stage::posted) {  // not one that is posted a second time
+    request.stage_ = Request::Stage::posted;
+    in_flight_.push_back(request);
+  }
   if (!pending_.load(std::memory_order_relaxed)) pending_.store(true);
   progress_->note_in_flight();
 }
@@ -153,18 +184,26 @@ void Engine::on_received(void* ucx_request, ucs_status_t status, const ucp_tag_r
                          void* user_data) {
   auto& request = *static_cast<Request*>(user_data);
   Engine& engine = request.group_->engine();
+  const ucp_tag_recv_info_t message = *info;  // lies in the UCX request
   ucp_request_free(ucx_request);
+  if (request.taken_) {
+    request.ucx_request_ = nullptr;
+    engine.complete_taken(request, status);
+    return;
+  }
+  if (status == UCS_ERR_CANCELED && engine.withdrawing_ == &request) {
+    engine.withdrawn_ = true;
+    return;
+  }
   Outcome outcome;
   if (status == UCS_OK || status == UCS_ERR_MESSAGE_TRUNCATED) {
-    // An exact receive knows its sender. UCX 1.13 does not: where the receive completes inside its own
-    // call, info->sender_tag is left unset there, only the length is right.
-    outcome.message_bytes = info->length;
-    outcome.source_rank = request.peer_;
-    outcome.message_class = request.class_;
-    outcome.user_tag = request.user_tag_;
-    if (status == UCS_ERR_MESSAGE_TRUNCATED || info->length > request.bytes_) {
+    outcome.message_bytes = message.length;
+    outcome.source_rank = static_cast<std::int32_t>(rank_of(message.sender_tag));
+    outcome.message_class = class_of(message.sender_tag);
+    outcome.user_tag = user_tag_of(message.sender_tag);
+    if (status == UCS_ERR_MESSAGE_TRUNCATED || message.length > request.bytes_) {
       outcome.failure = Failure::truncated;
-    } else if (info->length < request.bytes_) {
+    } else if (message.length < request.bytes_) {
       outcome.failure = Failure::too_short;
     }
   } else if (status == UCS_ERR_CANCELED && engine.cancel_reason_ != Failure::none) {
@@ -181,6 +220,11 @@ void Engine::on_received(void* ucx_request, ucs_status_t status, const ucp_tag_r
 }
 
 void Engine::finish(Request& request, const Outcome& outcome) noexcept {
+  if (request.delivers_ && outcome.ok() && request.stage_ != Request::Stage::delivering &&
+      !request.done()) {
+    begin_delivery(request, outcome);
+    return;
+  }
   if (request.stage_ == Request::Stage::posted) {
     in_flight_.remove(request);
     progress_->note_completion();
@@ -210,7 +254,8 @@ void Engine::settle(Request& request, const Outcome& outcome) noexcept {
 }
 
 void Engine::fail(Request& request, Failure failure) noexcept {
-  if (request.done()) return;
+  // One whose message has come and is being put in its place will be done in a moment.
+  if (request.done() || request.stage_ == Request::Stage::delivering) return;
   Outcome outcome{.failure = failure};
   if (request.stage_ == Request::Stage::queued) {
     GroupPeer& peer = request.group_->peer(request.peer_);
@@ -220,7 +265,7 @@ void Engine::fail(Request& request, Failure failure) noexcept {
     finish(request, outcome);
     return;
   }
-  if (request.kind_ == Request::Kind::receive) {
+  if (request.kind_ == Request::Kind::receive && !request.taken_) {
     request.retain();  // the callback drops the engine's reference
     cancel_reason_ = failure;
     ucp_request_cancel(worker_->get(), request.ucx_request_);

@@ -37,10 +37,15 @@ void Engine::fail_peer(Peer& peer, const std::string& reason) noexcept {
   }
   for (Request* request = in_flight_.front(); request != nullptr;) {
     Request* next = RequestList::next(*request);
+    if (request->peer_ == kAnySource) {
+      request = next;
+      continue;
+    }
     const auto& slot = request->group_->peers_[static_cast<std::size_t>(request->peer_)];
-    if (slot->peer == &peer && slot->stage == Stage::failed) fail(*request, Failure::peer_failed);
+    if (slot != nullptr && slot->peer == &peer && slot->stage == Stage::failed) fail(*request, Failure::peer_failed);
     request = next;
   }
+  for (Group* group : groups_) fail_sourceless(*group);
   if (was_in_use) {
     log(LogLevel::info, "peer failed: " + reason);
     if (host_.same_host(peer.host)) tainted_.store(true);

@@ -77,8 +77,13 @@ void Group::check_not_forked() const {
 
 void Group::prepare(Request& request, Request::Kind kind, void* data, std::uint64_t bytes, int peer,
                     MessageClass message_class, std::uint64_t user_tag) {
-  check_peer(peer, kind == Request::Kind::send ? "destination" : "source");
-  if (user_tag > kMaxUserTag) {
+  if (kind == Request::Kind::send) {
+    check_peer(peer, "destination");
+  } else if (peer != kAnySource) {
+    check_peer(peer, "source");
+  }
+  const bool any_tag = kind == Request::Kind::receive && user_tag == kAnyTag;
+  if (user_tag > kMaxUserTag && !any_tag) {
     throw ArgumentError("tag " + std::to_string(user_tag) + " is outside 0 to " +
                         std::to_string(kMaxUserTag));
   }
@@ -90,7 +95,8 @@ void Group::prepare(Request& request, Request::Kind kind, void* data, std::uint6
   request.kind_ = kind;
   request.class_ = message_class;
   request.peer_ = peer;
-  request.user_tag_ = static_cast<std::uint32_t>(user_tag);
+  request.any_tag_ = any_tag;
+  request.user_tag_ = any_tag ? 0 : static_cast<std::uint32_t>(user_tag);
   request.buffer_ = data;
   request.bytes_ = bytes;
   request.group_ = shared_from_this();
@@ -120,9 +126,111 @@ void Group::wait(Request& request, std::chrono::milliseconds timeout) {
   if (timeout.count() > 0) deadline = std::min(deadline, Clock::now() + timeout);
   const auto done = [&request] { return request.done(); };
   if (engine_->progress_->wait(done, deadline) == ProgressEngine::WaitResult::done) return;
+  {
+    const ProgressEngine::Guard guard(*engine_->progress_);
+    engine_->progress_->drain_submissions();
+    engine_->fail(request, Failure::timed_out);
+  }
+  // Not failed only where its message has come and is being put in its place.
+  while (!request.done()) {
+    engine_->progress_->wait(done, Clock::now() + std::chrono::milliseconds(100));
+  }
+}
+
+// ---- probes ------------------------------------------------------------------------------------
+
+void Group::check_matching(int src, std::uint64_t user_tag) const {
+  if (src != kAnySource) check_peer(src, "source");
+  if (user_tag > kMaxUserTag && user_tag != kAnyTag) {
+    throw ArgumentError("tag " + std::to_string(user_tag) + " is outside 0 to " +
+                        std::to_string(kMaxUserTag));
+  }
+  check_not_forked();
+}
+
+std::optional<ProbeResult> Group::probe(int src, std::uint64_t user_tag) {
+  check_matching(src, user_tag);
   const ProgressEngine::Guard guard(*engine_->progress_);
   engine_->progress_->drain_submissions();
-  engine_->fail(request, Failure::timed_out);
+  engine_->progress_->step();
+  return engine_->probe(*this, engine_->wildcard_match(*this, src, user_tag), nullptr);
+}
+
+std::optional<ProbeResult> Group::wait_probe(int src, std::uint64_t user_tag,
+                                             std::chrono::milliseconds timeout) {
+  check_matching(src, user_tag);
+  std::optional<ProbeResult> found;
+  const auto look = [&] {
+    const ProgressEngine::Guard guard(*engine_->progress_);
+    found = engine_->probe(*this, engine_->wildcard_match(*this, src, user_tag), nullptr);
+    return found.has_value();
+  };
+  engine_->progress_->wait(look, Clock::now() + (timeout.count() > 0 ? timeout : this->timeout()));
+  return found;
+}
+
+TakenMessage Group::take(int src, std::uint64_t user_tag) {
+  check_matching(src, user_tag);
+  const ProgressEngine::Guard guard(*engine_->progress_);
+  engine_->progress_->drain_submissions();
+  engine_->progress_->step();
+  TakenMessage message;
+  if (const auto found = engine_->probe(*this, engine_->wildcard_match(*this, src, user_tag),
+                                        &message.handle_)) {
+    message.info_ = *found;
+    message.group_ = shared_from_this();
+  }
+  return message;
+}
+
+TakenMessage Group::wait_take(int src, std::uint64_t user_tag, std::chrono::milliseconds timeout) {
+  const auto deadline = Clock::now() + (timeout.count() > 0 ? timeout : this->timeout());
+  for (;;) {
+    TakenMessage message = take(src, user_tag);
+    if (message) return message;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    // Another thread may take what was probed: then look on.
+    if (left.count() <= 0 || !wait_probe(src, user_tag, left)) return {};
+  }
+}
+
+void Group::receive(const Ref<Request>& request, void* data, std::uint64_t bytes,
+                    MessageClass message_class, TakenMessage message) {
+  if (!message || message.group_.get() != this) {
+    throw ArgumentError("the message was not taken from group \"" + options_.name +
+                        "\", or has been received already");
+  }
+  prepare(*request, Request::Kind::receive, data, bytes, message.info_.source, message_class,
+          message.info_.user_tag);
+  request->taken_ = true;
+  request->message_tag_ = make_tag(mailbox_, static_cast<std::uint64_t>(message.info_.source),
+                                   message.info_.message_class, message.info_.user_tag);
+  request->message_bytes_ = message.info_.bytes;
+  request->ucx_request_ = std::exchange(message.handle_, nullptr);
+  request->retain();
+  engine_->progress_->submit(*request);
+}
+
+TakenMessage::TakenMessage(TakenMessage&& other) noexcept
+    : handle_(std::exchange(other.handle_, nullptr)),
+      info_(other.info_),
+      group_(std::move(other.group_)) {}
+
+TakenMessage& TakenMessage::operator=(TakenMessage&& other) noexcept {
+  std::swap(handle_, other.handle_);
+  std::swap(info_, other.info_);
+  std::swap(group_, other.group_);
+  return *this;
+}
+
+TakenMessage::~TakenMessage() {
+  if (handle_ == nullptr || group_->engine_->forked()) return;
+  group_->discard(handle_);
+}
+
+void Group::discard(void* message) noexcept {
+  const ProgressEngine::Guard guard(*engine_->progress_);
+  if (!engine_->shut_down_) engine_->discard(message);
 }
 
 bool Group::notify(Request& request) {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,37 @@ struct GroupOptions {
   int size = 1;                 // at most 65,536
   std::string name;             // for messages
   std::chrono::milliseconds timeout{std::chrono::minutes(30)};  // of an operation; must be > 0
+  // Typed matching: a receive of class 0 .. class_count-1 that stays unmatched takes a message of
+  // another of these classes, if one waits on its tag (Request::accept). 0: classes never mix.
+  int class_count = 0;
+};
+
+// A message that waits to be received.
+struct ProbeResult {
+  int source = -1;
+  std::uint32_t user_tag = 0;
+  MessageClass message_class = 0;
+  std::uint64_t bytes = 0;
+};
+
+// A message taken out of matching by Group::take: only Group::receive(..., message) gets it now. One
+// that is dropped instead is discarded, its sender completes.
+class TakenMessage {
+ public:
+  TakenMessage() = default;
+  TakenMessage(const TakenMessage&) = delete;
+  TakenMessage& operator=(const TakenMessage&) = delete;
+  TakenMessage(TakenMessage&& other) noexcept;
+  TakenMessage& operator=(TakenMessage&& other) noexcept;
+  ~TakenMessage();
+  explicit operator bool() const noexcept { return handle_ != nullptr; }
+  [[nodiscard]] const ProbeResult& info() const noexcept { return info_; }
+
+ private:
+  friend class Group;
+  void* handle_ = nullptr;  // ucp_tag_message_h
+  ProbeResult info_;
+  std::shared_ptr<Group> group_;
 };
 
 // Where this process stands with one rank of the group. Guarded by the engine's lock.
@@ -91,9 +123,24 @@ class Group : public std::enable_shared_from_this<Group> {
   void send(const Ref<Request>& request, const void* data, std::uint64_t bytes, int dst,
             MessageClass message_class, std::uint64_t user_tag);
 
-  // Posts a receive of exactly bytes from rank src; only messages of this class and tag match.
+  // Posts a receive of exactly bytes from rank src (kAnySource: any), with this tag (kAnyTag: any).
+  // Messages of its class come first, in order; see GroupOptions::class_count for the others.
   void receive(const Ref<Request>& request, void* data, std::uint64_t bytes, int src,
                MessageClass message_class, std::uint64_t user_tag);
+
+  // A message of any class 0 .. class_count-1 that waits for such a receive; without blocking.
+  [[nodiscard]] std::optional<ProbeResult> probe(int src, std::uint64_t user_tag);
+  // The same, waiting for one to come. Nothing after timeout (zero: the group's). An exception of
+  // HostHooks::check_interrupt passes through.
+  [[nodiscard]] std::optional<ProbeResult> wait_probe(int src, std::uint64_t user_tag,
+                                                      std::chrono::milliseconds timeout = {});
+  // Like probe and wait_probe, and takes the message out of matching (MPI_Mprobe).
+  [[nodiscard]] TakenMessage take(int src, std::uint64_t user_tag);
+  [[nodiscard]] TakenMessage wait_take(int src, std::uint64_t user_tag,
+                                       std::chrono::milliseconds timeout = {});
+  // Posts the receive of a taken message, as one of message_class.
+  void receive(const Ref<Request>& request, void* data, std::uint64_t bytes,
+               MessageClass message_class, TakenMessage message);
 
   // Until the request is done, at the latest at its own deadline or after timeout (zero: no other
   // limit than the request's own deadline); then it fails with timed_out: a receive is withdrawn.
@@ -125,6 +172,9 @@ class Group : public std::enable_shared_from_this<Group> {
  private:
   void check_not_forked() const;
   void check_peer(int rank, const char* role) const;
+  friend class TakenMessage;
+  void discard(void* message) noexcept;
+  void check_matching(int src, std::uint64_t user_tag) const;
   void prepare(Request& request, Request::Kind kind, void* data, std::uint64_t bytes, int peer,
                MessageClass message_class, std::uint64_t user_tag);
   [[nodiscard]] GroupPeer& peer(int rank);
@@ -141,6 +191,7 @@ class Group : public std::enable_shared_from_this<Group> {
   std::shared_ptr<PeerResolver> resolver_;
   std::vector<std::unique_ptr<GroupPeer>> peers_;  // by rank, made when first needed
   bool closing_ = false;
+  bool wants_all_ = false;  // contact with every rank has been asked for
   std::size_t queued_ = 0;  // requests in all queues
   std::size_t sends_ = 0;   // sends neither done nor failed
 

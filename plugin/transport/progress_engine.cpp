@@ -19,6 +19,9 @@ namespace {
 
 // Polls before the first sched_yield: enough for an 8-byte answer when both ranks have a core.
 constexpr int kPollsBeforeYield = 20;
+// Yields of a waiter before it asks the client to look again (typed matching): long enough that an answer
+// on its way, over tcp too, comes first.
+constexpr int kPollsBeforeLook = 200;
 // Yields of a thread that watches another one drive, before it sleeps.
 constexpr int kFollowerYields = 400;
 // Looks of the helper at a quiet engine before it sleeps deep.
@@ -207,6 +210,10 @@ ProgressEngine::WaitResult ProgressEngine::drive(Condition done, Clock::time_poi
     const auto now = Clock::now();
     if (now >= deadline) return WaitResult::deadline;
     if (polls == kPollsBeforeYield) spin_until = now + spin_;
+    if (polls == kPollsBeforeLook) {
+      const Guard guard(*this);
+      client_.look_again(generation_.load());
+    }
     if (now < spin_until) {
       ::sched_yield();
       continue;
@@ -219,6 +226,7 @@ ProgressEngine::WaitResult ProgressEngine::drive(Condition done, Clock::time_poi
       int drained = 0;
       while (step() != 0 && ++drained < kDrainLimit) {
       }
+      client_.look_again(generation_.load());
       armed = drained < kDrainLimit && arm();
     }
     if (done()) {
@@ -318,6 +326,7 @@ void ProgressEngine::helper_drive() noexcept {
         backoff = kArmBackoffFirst;
         continue;
       }
+      client_.look_again(generation_.load());
       armed = arm();
     }
     client_.on_helper_tick();

@@ -48,6 +48,9 @@ class ProgressEngine {
     virtual void after_progress() noexcept = 0;
     // Deadlines, closing mailboxes; at most every kHousekeepingPeriod while work is pending.
     virtual void housekeeping(Clock::time_point now) noexcept = 0;
+    // A driver found nothing to do for a while, at this generation of progress: receives that are
+    // still unmatched may take another message.
+    virtual void look_again(std::uint64_t generation) noexcept = 0;
     // Something is pending that needs housekeeping by time even if no event comes.
     [[nodiscard]] virtual bool needs_housekeeping() const noexcept = 0;
     // On the helper thread, without the lock: the watched descriptor became readable.

@@ -23,12 +23,16 @@ std::string counted(std::uint64_t bytes) { return std::to_string(bytes) + " byte
 
 std::string Request::describe() const {
   const bool sends = kind_ == Kind::send;
-  const std::string peer = "rank " + std::to_string(peer_);
+  const bool from_any = peer_ == kAnySource && outcome_.source_rank < 0;
+  const int rank = peer_ == kAnySource ? outcome_.source_rank : peer_;
+  const std::string peer = from_any ? "any rank" : "rank " + std::to_string(rank);
+  const std::string tag = any_tag_ && outcome_.source_rank < 0
+                              ? "any tag"
+                              : "tag " + std::to_string(any_tag_ ? outcome_.user_tag : user_tag_);
   std::string text = std::string("ucx ") + (sends ? "send" : "recv") + " on rank " +
                      std::to_string(group_->rank()) + " of group \"" + group_->name() + "\" " +
-                     (sends ? "to " : "from ") + peer + ", tag " + std::to_string(user_tag_) + ", " +
-                     counted(bytes_) + ": ";
-  const std::string reason = group_->peer_reason(peer_);
+                     (sends ? "to " : "from ") + peer + ", " + tag + ", " + counted(bytes_) + ": ";
+  const std::string reason = from_any ? "" : group_->peer_reason(rank);
   const std::string because = reason.empty() ? "" : ": " + reason;
   switch (outcome_.failure) {
     case Failure::none: text += "completed"; break;
@@ -44,13 +48,26 @@ std::string Request::describe() const {
       text += "the message has " + counted(outcome_.message_bytes) + ", the receive buffer has " +
               counted(bytes_) + ": the message is too short";
       break;
+    case Failure::wrong_class:
+      text += "the message is " + class_name(outcome_.message_class) + " of " +
+              counted(outcome_.message_bytes) + ", the receive buffer is " + class_name(class_) +
+              " of " + counted(bytes_) + ": neither sizes nor element counts agree";
+      break;
     case Failure::peer_failed:
+      if (from_any) {
+        text += "all other ranks have failed";
+        break;
+      }
       text += peer + " failed" + because;
       if (reason.empty() && outcome_.ucx_status != 0) {
         text += std::string(": ") + ucs_status_string(static_cast<ucs_status_t>(outcome_.ucx_status));
       }
       break;
     case Failure::peer_left:
+      if (from_any) {
+        text += "all other ranks have closed their side of the group, or have failed";
+        break;
+      }
       text += peer + (sends ? " did not take the message" : " sends nothing more") + because;
       break;
     case Failure::unreachable: text += "no contact with " + peer + because; break;

@@ -2,6 +2,8 @@
 // whoever posts derives from Request and puts the owner of the buffer (a tensor, a vector) in it.
 //
 // Life-cycle     idle -> queued (waits for first contact) -> posted (UCX has it) -> finished
+// Typed matching a receive that stays unmatched while a message of another class waits on the same tag
+//                takes that one; the derived class says how (accept), and may convert it (deliver).
 // User's view    pending -> done, once. A request may be done before it is finished: it failed (time
 //                out, dead peer) while UCX still owns its buffer. The engine keeps such a request, and
 //                so the buffer, until UCX lets go ("quarantine").
@@ -14,6 +16,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -25,9 +28,20 @@ namespace torch_ucx::transport {
 class Group;
 using Clock = std::chrono::steady_clock;
 
+// As the source of a receive: any rank. As a tag: any tag.
+inline constexpr int kAnySource = -1;
+inline constexpr std::uint64_t kAnyTag = ~std::uint64_t{0};
+
 class Request {
  public:
   enum class Kind : std::uint8_t { send, receive };
+
+  // What a receive does with a message of another class than its own.
+  enum class Acceptance : std::uint8_t {
+    as_it_is,  // the bytes go into the buffer
+    convert,   // the bytes go into a buffer of their own, then deliver() is called
+    refuse,    // the receive fails; the message is dropped
+  };
 
   Request() = default;
   Request(const Request&) = delete;
@@ -41,8 +55,10 @@ class Request {
   [[nodiscard]] const Outcome& outcome() const noexcept { return outcome_; }
 
   [[nodiscard]] Kind kind() const noexcept { return kind_; }
-  [[nodiscard]] int peer() const noexcept { return peer_; }
+  [[nodiscard]] int peer() const noexcept { return peer_; }      // kAnySource: any
+  [[nodiscard]] bool any_tag() const noexcept { return any_tag_; }
   [[nodiscard]] std::uint32_t user_tag() const noexcept { return user_tag_; }
+  [[nodiscard]] MessageClass message_class() const noexcept { return class_; }
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] Clock::time_point deadline() const noexcept { return deadline_; }
   [[nodiscard]] const std::shared_ptr<Group>& group() const noexcept { return group_; }
@@ -56,6 +72,25 @@ class Request {
   }
 
  protected:
+  // A message of another class, of that many bytes, waits where this receive looks. Called under the
+  // engine's lock: arithmetic only.
+  [[nodiscard]] virtual Acceptance accept(MessageClass, std::uint64_t bytes) const noexcept {
+    return bytes == bytes_ ? Acceptance::as_it_is : Acceptance::refuse;
+  }
+  // Puts a message that has come where the user wants it: one of another class that is to be converted,
+  // or any one where delivers() is set. Called on the callback thread, outside all locks, before the
+  // request is done. False: it failed.
+  [[nodiscard]] virtual bool deliver(MessageClass, std::span<const std::byte> message) noexcept {
+    (void)message;
+    return false;
+  }
+  // The buffer is only a stop on the way (of a receive into a strided view): call deliver().
+  void set_delivers() noexcept { delivers_ = true; }
+  // Name of a class, for messages.
+  [[nodiscard]] virtual std::string class_name(MessageClass message_class) const {
+    return "class " + std::to_string(message_class);
+  }
+
   // Runs on the callback thread, outside all locks, after completion of a request for which
   // Group::notify() was called while it was pending.
   virtual void on_done() noexcept {}
@@ -69,7 +104,8 @@ class Request {
 
   static constexpr std::uint8_t kDone = 1;
   static constexpr std::uint8_t kNotify = 2;
-  enum class Stage : std::uint8_t { idle, queued, posted, finished };
+  // delivering: the message has come; the callback thread puts it in its place
+  enum class Stage : std::uint8_t { idle, queued, posted, delivering, finished };
 
   // True when that was the last reference; the caller then owns the object.
   [[nodiscard]] bool drop_reference() noexcept {
@@ -82,6 +118,8 @@ class Request {
   // Set before posting, constant afterwards.
   Kind kind_ = Kind::send;
   MessageClass class_ = 0;
+  bool any_tag_ = false;
+  bool delivers_ = false;
   std::int32_t peer_ = -1;
   std::uint32_t user_tag_ = 0;
   void* buffer_ = nullptr;  // sends only read it
@@ -93,6 +131,12 @@ class Request {
   // Guarded by the engine's lock.
   Stage stage_ = Stage::idle;
   void* ucx_request_ = nullptr;  // not null while UCX can be asked to cancel it
+  bool matched_ = false;         // a message is on its way into it: no other will be looked for
+  bool refused_ = false;         // that message is of a class it does not take
+  bool taken_ = false;           // that message was taken out of UCX's queue by probing; then:
+  Tag message_tag_ = 0;          //   its tag
+  std::uint64_t message_bytes_ = 0;       //   its size
+  std::unique_ptr<std::byte[]> staging_;  //   not null: where it goes, to be converted
   Request* previous_ = nullptr;  // links of the list the request is in
   Request* next_ = nullptr;
 

@@ -119,6 +119,38 @@ TEST_F(Lifecycle, PeerThatLeftIsNamedAtOnceAndItsMessagesAreStillThere) {
   EXPECT_EQ(send->outcome().failure, Failure::peer_left);
 }
 
+TEST_F(Lifecycle, SendsThatNobodyTakesAreGivenUpInBoundedTimeAndNamed) {
+  ranks[0].finish(ranks[0].send(pattern(8, 1), 1, 1));
+  const auto lost = ranks[0].send(pattern(8 << 20, 2), 1, 5);
+  const auto small = ranks[0].send(pattern(8, 2), 1, 6);
+  const auto start = std::chrono::steady_clock::now();
+  ::testing::internal::CaptureStderr();
+  ranks[0].close(200ms);
+  const auto text = ::testing::internal::GetCapturedStderr();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
+  EXPECT_TRUE(contains(text, "rank 0 closed group \"test\" before these sends were taken: 8388608 "
+                             "bytes to rank 1 with tag 5"))
+      << text;
+  EXPECT_EQ(lost->outcome().failure, Failure::group_closed);
+  EXPECT_TRUE(small->outcome().ok());
+}
+
+TEST_F(Lifecycle, ContactWithARankThatIsLingeringIsMade) {
+  // Rank 0 closes at once with a message undelivered; rank 1 makes contact by itself meanwhile.
+  for (unsigned i = 0; i < 20; ++i) {
+    const std::string name = std::string("linger").append(std::to_string(i));
+    auto early = Rank(engines[0], *store, 0, 2, name);
+    auto late = Rank(engines[1], *store, 1, 2, name);
+    early.send(pattern(300'000, i), 1);
+    std::thread closer([&] { early.close(10s); });
+    const auto received = late.receive(300'000, 0);
+    late.finish(received);
+    ASSERT_EQ(received->data, pattern(300'000, i));
+    closer.join();
+    late.close();
+  }
+}
+
 TEST_F(Lifecycle, WhatWasSentBeforeFirstContactIsDeliveredByClose) {
   // A group whose rank 1 comes late: rank 0 sends, closes, and is gone before rank 1 receives.
   auto early = Rank(engines[0], *store, 0, 2, "late");
@@ -262,7 +294,7 @@ TEST_F(Lifecycle, MailboxRestsUntilThePeerHasClosedAndLateMessagesAreDrained) {
 TEST_F(Lifecycle, ManyMoreGroupsThanMailboxesOverALifetime) {
   const unsigned rounds = static_cast<unsigned>(transport::kMaxMailbox) + 100;
   for (unsigned i = 0; i < rounds; ++i) {
-    const std::string name = "g" + std::to_string(i);
+    const auto name = std::string("g").append(std::to_string(i));
     auto a = Rank(engines[0], *store, 0, 2, name);
     auto b = Rank(engines[1], *store, 1, 2, name);
     if (i % 16 == 0) {
@@ -284,7 +316,7 @@ TEST_F(Lifecycle, AThousandLiveGroupsAndAClearErrorBeyondTheLimit) {
   const auto limit = transport::kMaxMailbox + 1;
   try {
     for (std::size_t i = 0; i <= limit; ++i) {
-      groups.emplace_back(engines[0], *store, 0, 1, "n" + std::to_string(i));
+      groups.emplace_back(engines[0], *store, 0, 1, std::string("n").append(std::to_string(i)));
     }
     ADD_FAILURE() << "more groups than mailboxes";
   } catch (const Error& error) {
