@@ -1,5 +1,6 @@
 #include "torch_ucx/c10d/process_group_ucx.h"
 
+#include <mutex>
 #include <utility>
 
 #include "plugin/c10d/errors.h"
@@ -62,6 +63,7 @@ ProcessGroupUCX::ProcessGroupUCX(const c10::intrusive_ptr<c10d::Store>& store, i
     group.size = size;
     group.name = group_name;
     group.timeout = options_->timeout;
+    group.class_count = static_cast<int>(c10::ScalarType::NumOptions);
     const AdaptedStore adapted = adapt_store(store);
     live_ = LiveGroup::open(group, adapted.store, adapted.prefix);
   });
@@ -84,36 +86,113 @@ void ProcessGroupUCX::setTimeout(std::chrono::milliseconds timeout) {
 c10::intrusive_ptr<c10d::Work> ProcessGroupUCX::send(std::vector<at::Tensor>& tensors, int dstRank,
                                                      int tag) {
   const auto user_tag = checked_tag(tag, "send");
-  auto request = Ref<TensorRequest>::make(tensor_to_send(tensors));
-  const at::Tensor& tensor = request->tensor();
+  auto request = send_request(tensors);
+  const at::Tensor& buffer = request->buffer();
   auto work = c10::make_intrusive<PointToPointWork>(rank_, OpType::SEND, "ucx:send", tensors,
                                                     messages_.fetch_add(1), request);
   with_torch_errors([&] {
-    live_->group().send(request, tensor.const_data_ptr(), message_bytes_of(tensor), dstRank,
-                        message_class_of(tensor), user_tag);
+    live_->group().send(request, buffer.const_data_ptr(), message_bytes_of(buffer), dstRank,
+                        message_class_of(buffer), user_tag);
   });
   return work;
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupUCX::recv(std::vector<at::Tensor>& tensors, int srcRank,
                                                      int tag) {
-  const auto user_tag = checked_tag(tag, "recv");
-  auto request = Ref<TensorRequest>::make(tensor_to_receive(tensors, "recv"));
-  const at::Tensor& tensor = request->tensor();
-  auto work = c10::make_intrusive<PointToPointWork>(rank_, OpType::RECV, "ucx:recv", tensors,
+  TORCH_CHECK_VALUE(srcRank >= 0 && srcRank < size_, "ucx recv: source rank ", srcRank,
+                    " is outside the group; allowed is 0 to ", size_ - 1);
+  return receive(tensors, srcRank, tag, OpType::RECV, "ucx:recv");
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupUCX::recvAnysource(std::vector<at::Tensor>& tensors,
+                                                              int tag) {
+  return receive(tensors, transport::kAnySource, tag, OpType::RECVANYSOURCE, "ucx:recvAnySource");
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupUCX::receive(std::vector<at::Tensor>& tensors, int source,
+                                                        int tag, OpType type, const char* title) {
+  const auto user_tag = tag == kAnyTag ? transport::kAnyTag : checked_tag(tag, "recv");
+  auto request = receive_request(tensors, "recv");
+  const at::Tensor& buffer = request->buffer();
+  auto work = c10::make_intrusive<PointToPointWork>(rank_, type, title, tensors,
                                                     messages_.fetch_add(1), request);
   with_torch_errors([&] {
-    live_->group().receive(request, tensor.mutable_data_ptr(), message_bytes_of(tensor), srcRank,
-                           message_class_of(tensor), user_tag);
+    live_->group().receive(request, buffer.mutable_data_ptr(), message_bytes_of(buffer), source,
+                           message_class_of(buffer), user_tag);
   });
   return work;
 }
 
-c10::intrusive_ptr<c10d::Work> ProcessGroupUCX::recvAnysource(std::vector<at::Tensor>& /*tensors*/,
-                                                              int /*tag*/) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false,
-                              "recvAnysource (recv without a source) is not supported by the "
-                              "backend ucx yet: name the source");
+// ---- probes ------------------------------------------------------------------------------------
+
+struct ProcessGroupUCX::Message::State {
+  transport::TakenMessage taken;
+  std::mutex mutex;
+};
+
+ProcessGroupUCX::Message::Message(std::shared_ptr<State> state, WaitingMessage info)
+    : state_(std::move(state)), info_(info) {}
+
+namespace {
+
+int checked_source(int source, int size) {
+  TORCH_CHECK_VALUE(source == ProcessGroupUCX::kAnySource || (source >= 0 && source < size),
+                    "ucx probe: source rank ", source, " is outside the group; allowed is 0 to ",
+                    size - 1, " or any source");
+  return source;
+}
+
+std::uint64_t probed_tag(int tag) {
+  return tag == ProcessGroupUCX::kAnyTag ? transport::kAnyTag : checked_tag(tag, "probe");
+}
+
+ProcessGroupUCX::WaitingMessage info_of(const transport::ProbeResult& found) {
+  return {found.source, static_cast<int>(found.user_tag),
+          static_cast<c10::ScalarType>(found.message_class), found.bytes};
+}
+
+}  // namespace
+
+std::optional<ProcessGroupUCX::WaitingMessage> ProcessGroupUCX::probe(int source, int tag) {
+  const auto found = with_torch_errors(
+      [&] { return live_->group().probe(checked_source(source, size_), probed_tag(tag)); });
+  return found ? std::optional(info_of(*found)) : std::nullopt;
+}
+
+std::optional<ProcessGroupUCX::WaitingMessage> ProcessGroupUCX::waitProbe(
+    int source, int tag, std::chrono::milliseconds timeout) {
+  const auto found = with_torch_errors([&] {
+    return live_->group().wait_probe(checked_source(source, size_), probed_tag(tag), timeout);
+  });
+  return found ? std::optional(info_of(*found)) : std::nullopt;
+}
+
+std::optional<ProcessGroupUCX::Message> ProcessGroupUCX::take(
+    int source, int tag, std::optional<std::chrono::milliseconds> timeout) {
+  auto taken = with_torch_errors([&] {
+    checked_source(source, size_);
+    return timeout ? live_->group().wait_take(source, probed_tag(tag), *timeout)
+                   : live_->group().take(source, probed_tag(tag));
+  });
+  if (!taken) return std::nullopt;
+  const WaitingMessage info = info_of(taken.info());
+  auto state = std::make_shared<Message::State>();
+  state->taken = std::move(taken);
+  return Message(std::move(state), info);
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupUCX::recvMessage(std::vector<at::Tensor>& tensors,
+                                                            const Message& message) {
+  auto request = receive_request(tensors, "recv");
+  const at::Tensor& buffer = request->buffer();
+  auto work = c10::make_intrusive<PointToPointWork>(rank_, OpType::RECV, "ucx:recv", tensors,
+                                                    messages_.fetch_add(1), request);
+  with_torch_errors([&] {
+    const std::lock_guard lock(message.state_->mutex);
+    live_->group().receive(request, buffer.mutable_data_ptr(), message_bytes_of(buffer),
+                           message_class_of(buffer), std::move(message.state_->taken));
+  });
+  return work;
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupUCX::barrier(const c10d::BarrierOptions& opts) {

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <mutex>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,9 +18,18 @@ namespace torch_ucx {
 
 class TensorRequest final : public transport::Request {
  public:
-  explicit TensorRequest(at::Tensor tensor) noexcept : tensor_(std::move(tensor)) {}
+  // A send from, or a receive into, a contiguous tensor.
+  explicit TensorRequest(at::Tensor tensor) : tensor_(tensor), buffer_(std::move(tensor)) {}
+  // A receive into a strided view by way of a contiguous buffer of its shape and dtype.
+  TensorRequest(at::Tensor view, at::Tensor buffer)
+      : tensor_(std::move(view)), buffer_(std::move(buffer)) {
+    set_delivers();
+  }
 
+  // The user's tensor.
   [[nodiscard]] const at::Tensor& tensor() const noexcept { return tensor_; }
+  // The memory that the transport reads or writes.
+  [[nodiscard]] const at::Tensor& buffer() const noexcept { return buffer_; }
 
   // Torch's exception of a failed request; null for one that went well. Only once done() is true.
   [[nodiscard]] std::exception_ptr failure() const;
@@ -29,17 +40,25 @@ class TensorRequest final : public transport::Request {
 
  private:
   void on_done() noexcept override;
+  // Same size: the bytes as they are. Same number of elements: the values, converted. Else refused.
+  [[nodiscard]] Acceptance accept(transport::MessageClass message_class,
+                                  std::uint64_t bytes) const noexcept override;
+  [[nodiscard]] bool deliver(transport::MessageClass message_class,
+                             std::span<const std::byte> message) noexcept override;
+  [[nodiscard]] std::string class_name(transport::MessageClass message_class) const override;
 
   const at::Tensor tensor_;
+  const at::Tensor buffer_;
   std::once_flag future_once_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-// The one tensor of a list, as it can be handed to the transport: dense, in CPU memory, contiguous.
-// What cannot is refused with c10::ValueError. A send may go from a contiguous copy.
-[[nodiscard]] at::Tensor tensor_to_send(const std::vector<at::Tensor>& tensors);
-[[nodiscard]] at::Tensor tensor_to_receive(const std::vector<at::Tensor>& tensors,
-                                           const char* operation);
+// The request for the one tensor of a list, which must be dense and in CPU memory: what cannot be sent or
+// received into is refused with c10::ValueError. Views are sent by logical index, from a contiguous copy,
+// and received by logical index, unless elements of the view share memory.
+[[nodiscard]] transport::Ref<TensorRequest> send_request(const std::vector<at::Tensor>& tensors);
+[[nodiscard]] transport::Ref<TensorRequest> receive_request(const std::vector<at::Tensor>& tensors,
+                                                            const char* operation);
 
 // How many bytes its message has: those of its elements, also where several share a byte.
 [[nodiscard]] std::uint64_t message_bytes_of(const at::Tensor& tensor);

@@ -112,8 +112,17 @@ void PointToPointWork::await(std::chrono::milliseconds timeout) {
 
 int PointToPointWork::sourceRank() const {
   if (opType_ == c10d::OpType::SEND) return c10d::Work::sourceRank();  // throws
-  return done() && request_->outcome().source_rank >= 0 ? request_->outcome().source_rank
-                                                        : request_->peer();
+  if (done() && request_->outcome().source_rank >= 0) return request_->outcome().source_rank;
+  TORCH_CHECK(request_->peer() != transport::kAnySource,
+              "ucx: the source of a receive from any source is known once it has completed");
+  return request_->peer();
+}
+
+int PointToPointWork::tag() const {
+  if (!request_->any_tag()) return static_cast<int>(request_->user_tag());
+  TORCH_CHECK(done() && request_->outcome().source_rank >= 0,
+              "ucx: the tag of a receive with any tag is known once it has completed");
+  return static_cast<int>(request_->outcome().user_tag);
 }
 
 std::vector<at::Tensor> PointToPointWork::result() {

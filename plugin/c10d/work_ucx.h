@@ -73,8 +73,10 @@ class TORCH_UCX_API PointToPointWork final : public WorkUCX {
                    transport::Ref<TensorRequest> request);
   ~PointToPointWork() override;
 
-  // Group rank of the sender, of a receive.
+  // Group rank of the sender, of a receive; of one from any source only once it is done.
   int sourceRank() const override;
+  // Tag of the message; of a receive with any tag only once it is done.
+  int tag() const;
   std::vector<at::Tensor> result() override;
 
  protected:

@@ -76,7 +76,34 @@ PYBIND11_MODULE(_C, module) {
   py::class_<WorkUCX, c10d::Work, c10::intrusive_ptr<WorkUCX>>(
       module, "WorkUCX", "A pending or finished operation of a ProcessGroupUCX.");
   py::class_<torch_ucx::PointToPointWork, WorkUCX, c10::intrusive_ptr<torch_ucx::PointToPointWork>>(
-      module, "PointToPointWork", "A send or a receive.");
+      module, "PointToPointWork", "A send or a receive.")
+      .def_property_readonly("tag", &torch_ucx::PointToPointWork::tag,
+                             "Tag of the message; with ANY_TAG known once it has completed.");
+
+  using Milliseconds = std::chrono::milliseconds;
+  using Message = ProcessGroupUCX::Message;
+  using WaitingMessage = ProcessGroupUCX::WaitingMessage;
+  py::class_<WaitingMessage>(module, "WaitingMessage", "What a probe tells of a message.")
+      .def_readonly("source", &WaitingMessage::source, "Group rank of the sender.")
+      .def_readonly("tag", &WaitingMessage::tag)
+      .def_readonly("dtype", &WaitingMessage::dtype, "dtype of the sender's tensor.")
+      .def_readonly("bytes", &WaitingMessage::bytes, "Size in bytes.");
+  py::class_<Message>(module, "TakenMessage", "A message taken out of matching.")
+      .def_property_readonly("info", &Message::info, py::return_value_policy::copy);
+  group.def("probe", &ProcessGroupUCX::probe, ReleaseGil(), py::arg("source"), py::arg("tag"))
+      .def("wait_probe", &ProcessGroupUCX::waitProbe, ReleaseGil(), py::arg("source"), py::arg("tag"),
+           py::arg("timeout") = Milliseconds(0))
+      .def("take", &ProcessGroupUCX::take, ReleaseGil(), py::arg("source"), py::arg("tag"),
+           py::arg("timeout").none(true) = py::none())
+      .def(
+          "recv_message",
+          [](ProcessGroupUCX& self, const at::Tensor& tensor, const Message& message) {
+            std::vector<at::Tensor> tensors{tensor};
+            return self.recvMessage(tensors, message);
+          },
+          ReleaseGil(), py::arg("tensor"), py::arg("message"));
+  module.attr("ANY_TAG") = ProcessGroupUCX::kAnyTag;
+  module.attr("ANY_SOURCE") = ProcessGroupUCX::kAnySource;
   py::class_<torch_ucx::BarrierWork, WorkUCX, c10::intrusive_ptr<torch_ucx::BarrierWork>>(
       module, "BarrierWork", "A barrier.");
 

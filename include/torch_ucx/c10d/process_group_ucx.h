@@ -14,7 +14,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -73,6 +75,40 @@ class TORCH_UCX_API ProcessGroupUCX final : public c10d::Backend {
                                       int tag) override;
   c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
 
+  // As the tag of a receive or probe: any tag. As the source of a probe: any rank.
+  static constexpr int kAnyTag = std::numeric_limits<int>::min();
+  static constexpr int kAnySource = -1;
+
+  // A message that waits to be received.
+  struct WaitingMessage {
+    int source;             // group rank
+    int tag;
+    c10::ScalarType dtype;  // of the sender's tensor
+    std::uint64_t bytes;
+  };
+  // One that take() took out of matching: only recvMessage() gets it now. Copies mean the same message;
+  // when the last is gone unreceived it is discarded.
+  class TORCH_UCX_API Message {
+   public:
+    [[nodiscard]] const WaitingMessage& info() const noexcept { return info_; }
+
+   private:
+    friend class ProcessGroupUCX;
+    struct State;
+    Message(std::shared_ptr<State> state, WaitingMessage info);
+    std::shared_ptr<State> state_;
+    WaitingMessage info_;
+  };
+
+  // A message that a receive with this source and tag would get; without waiting, and waiting up to timeout
+  // (0: the group's) for one to come.
+  std::optional<WaitingMessage> probe(int source, int tag);
+  std::optional<WaitingMessage> waitProbe(int source, int tag, std::chrono::milliseconds timeout);
+  // The same, and takes it out of matching (MPI's matched probe). timeout: none: without waiting.
+  std::optional<Message> take(int source, int tag, std::optional<std::chrono::milliseconds> timeout);
+  // Receives a message that was taken; once.
+  c10::intrusive_ptr<c10d::Work> recvMessage(std::vector<at::Tensor>& tensors, const Message& message);
+
   c10::intrusive_ptr<c10d::Work> barrier(
       const c10d::BarrierOptions& opts = c10d::BarrierOptions()) override;
 
@@ -89,6 +125,9 @@ class TORCH_UCX_API ProcessGroupUCX final : public c10d::Backend {
   void abort();
 
  private:
+  c10::intrusive_ptr<c10d::Work> receive(std::vector<at::Tensor>& tensors, int source, int tag,
+                                         c10d::OpType type, const char* title);
+
   const c10::intrusive_ptr<Options> options_;
   std::shared_ptr<LiveGroup> live_;
   std::atomic<std::uint64_t> collectives_{0};

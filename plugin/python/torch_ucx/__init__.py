@@ -11,6 +11,9 @@ registers the backend.
 
 What groups of other backends see of us, and what could not be mended, is in ``_registration``.
 
+Point-to-point beyond ``torch.distributed``: ``ANY_TAG``, and ``probe``, ``iprobe``, ``mprobe``,
+``improbe`` (see ``_probe``).
+
 Loaded at first use, as attributes of this module: ``Options`` (what ``pg_options`` takes),
 ``ProcessGroupUCX``, ``WorkUCX``, and ``LoadError`` (an ``ImportError``), which is raised when UCX
 or the compiled module cannot be loaded.
@@ -21,12 +24,26 @@ try:
 except ImportError:  # a source tree that was never built: importing it must not fail
     __version__ = "0+unbuilt"
 
-__all__ = ["ANY_SOURCE", "__version__", "ucx_library_path", "ucx_version"]
+__all__ = [
+    "ANY_SOURCE",
+    "ANY_TAG",
+    "__version__",
+    "improbe",
+    "iprobe",
+    "mprobe",
+    "probe",
+    "ucx_library_path",
+    "ucx_version",
+]
 
 ANY_SOURCE = None
 """The ``src`` of a receive from any rank; ``torch.distributed`` spells it None, this names it."""
 
+ANY_TAG = -(2**31)
+"""The ``tag`` of a receive or probe that takes any tag; the Work's ``tag`` then tells which came."""
+
 _FROM_C = ("Options", "ProcessGroupUCX", "WorkUCX")
+_FROM_PROBE = ("Message", "MessageInfo", "improbe", "iprobe", "mprobe", "probe")
 
 
 def _autoload() -> None:
@@ -76,6 +93,10 @@ def __getattr__(name: str):
         from . import _loader
 
         return getattr(_loader.load().module, name)
+    if name in _FROM_PROBE:
+        from . import _probe
+
+        return getattr(_probe, name)
     if name == "LoadError":
         from ._loader import LoadError
 
@@ -84,7 +105,7 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_FROM_C, "LoadError"})
+    return sorted({*globals(), *_FROM_C, *_FROM_PROBE, "LoadError"})
 
 
 def _import_torch() -> None:
