@@ -200,16 +200,24 @@ ProgressEngine::WaitResult ProgressEngine::drive(Condition done, Clock::time_poi
   int polls = 0;
   auto backoff = kArmBackoffFirst;
   Clock::time_point spin_until{};
+  Clock::time_point look_up_at = Clock::now() + kInterruptPeriod;
   for (;;) {
     {
       const Guard guard(*this);
-      step();
+      // While a transfer is under way, a pause would cost more than its polls: spin anew.
+      if (step() != 0) polls = std::min(polls, kPollsBeforeYield - 1);
     }
     if (done()) return WaitResult::done;
     if (++polls < kPollsBeforeYield) continue;
     const auto now = Clock::now();
     if (now >= deadline) return WaitResult::deadline;
     if (polls == kPollsBeforeYield) spin_until = now + spin_;
+    if (now >= look_up_at) {
+      look_up_at = now + kInterruptPeriod;
+      check_interrupt(interrupt);
+      const Guard guard(*this);
+      maybe_housekeeping(now);
+    }
     if (polls == kPollsBeforeLook) {
       const Guard guard(*this);
       client_.look_again(generation_.load());
@@ -222,12 +230,13 @@ ProgressEngine::WaitResult ProgressEngine::drive(Condition done, Clock::time_poi
     bool armed = false;
     {
       const Guard guard(*this);
-      maybe_housekeeping(now);
-      int drained = 0;
-      while (step() != 0 && ++drained < kDrainLimit) {
+      if (step() != 0) {
+        polls = kPollsBeforeYield - 1;
+        backoff = kArmBackoffFirst;
+        continue;
       }
       client_.look_again(generation_.load());
-      armed = drained < kDrainLimit && arm();
+      armed = arm();
     }
     if (done()) {
       if (armed) armed_.fetch_sub(1);
@@ -242,11 +251,11 @@ ProgressEngine::WaitResult ProgressEngine::drive(Condition done, Clock::time_poi
     pollfd event{worker_.event_fd(), POLLIN, 0};
     const int ready = ::poll(&event, 1, remaining_ms(deadline, kInterruptPeriod));
     armed_.fetch_sub(1);
+    if (ready < 0) check_interrupt(interrupt);  // a signal came
     if (ready > 0) {  // something comes: worth another spin; a mere time-out is not
       polls = 0;
       backoff = kArmBackoffFirst;
     }
-    check_interrupt(interrupt);
   }
 }
 
@@ -322,10 +331,8 @@ void ProgressEngine::helper_drive() noexcept {
       int drained = 0;
       while (step() != 0 && ++drained < kDrainLimit) {
       }
-      if (drained == kDrainLimit) {  // busy: let others at the lock, then go on at once
-        backoff = kArmBackoffFirst;
-        continue;
-      }
+      if (drained > 0) backoff = kArmBackoffFirst;
+      if (drained == kDrainLimit) continue;  // busy: let others at the lock, then go on at once
       client_.look_again(generation_.load());
       armed = arm();
     }
