@@ -109,8 +109,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupUCX::recvAnysource(std::vector<at::Te
   return receive(tensors, transport::kAnySource, tag, OpType::RECVANYSOURCE, "ucx:recvAnySource");
 }
 
-c10::intrusive_ptr<c10d::Work> ProcessGroupUCX::receive(std::vector<at::Tensor>& tensors, int source,
-                                                        int tag, OpType type, const char* title) {
+c10::intrusive_ptr<c10d::Work> ProcessGroupUCX::receive(std::vector<at::Tensor>& tensors,
+                                                        int source, int tag, OpType type,
+                                                        const char* title) {
   const auto user_tag = tag == kAnyTag ? transport::kAnyTag : checked_tag(tag, "recv");
   auto request = receive_request(tensors, "recv");
   const at::Tensor& buffer = request->buffer();

@@ -41,8 +41,8 @@ bool is_lazy(const at::Tensor& tensor) {
 }
 
 // Whether two indices may mean the same memory. Exact for views made by slicing, transposing and
-// selecting (a larger stride steps over all that the smaller ones reach); other stride patterns, which only
-// as_strided makes, count as overlapping.
+// selecting (a larger stride steps over all that the smaller ones reach); other stride patterns,
+// which only as_strided makes, count as overlapping.
 bool may_overlap_itself(const at::Tensor& tensor) {
   std::vector<std::pair<std::int64_t, std::int64_t>> dimensions;  // stride, size
   for (std::int64_t i = 0; i < tensor.dim(); ++i) {
@@ -65,17 +65,17 @@ bool is_convertible(c10::ScalarType type) {
 }
 
 // Says so once for each sender, tag and pair of dtypes.
-void warn_of_conversion(const transport::Request& request, c10::ScalarType from, c10::ScalarType to) {
+void warn_of_conversion(const transport::Request& request, c10::ScalarType from,
+                        c10::ScalarType to) {
   constexpr std::size_t kMostRemembered = 1000;
   static std::mutex mutex;
   static std::set<std::string> said;
   const auto& outcome = request.outcome();
-  const std::string what = "ucx recv on rank " + std::to_string(request.group()->rank()) +
-                           " of group \"" + request.group()->name() + "\" from rank " +
-                           std::to_string(outcome.source_rank) + ", tag " +
-                           std::to_string(outcome.user_tag) + ": the message is " +
-                           c10::toString(from) + ", the receive buffer is " + c10::toString(to) +
-                           ": the values are converted";
+  const std::string what =
+      "ucx recv on rank " + std::to_string(request.group()->rank()) + " of group \"" +
+      request.group()->name() + "\" from rank " + std::to_string(outcome.source_rank) + ", tag " +
+      std::to_string(outcome.user_tag) + ": the message is " + c10::toString(from) +
+      ", the receive buffer is " + c10::toString(to) + ": the values are converted";
   const std::lock_guard lock(mutex);
   if (said.size() >= kMostRemembered || !said.insert(what).second) return;
   log(LogLevel::warn, what);
@@ -109,8 +109,8 @@ bool TensorRequest::deliver(transport::MessageClass message_class,
     warn_of_conversion(*this, theirs, tensor_.scalar_type());
     return true;
   } catch (const std::exception& error) {
-    log(LogLevel::error, std::string("a received message could not be put in its place: ") +
-                             error.what());
+    log(LogLevel::error,
+        std::string("a received message could not be put in its place: ") + error.what());
     return false;
   }
 }
@@ -161,7 +161,8 @@ transport::Ref<TensorRequest> receive_request(const std::vector<at::Tensor>& ten
   if (tensor.is_contiguous()) return transport::Ref<TensorRequest>::make(tensor);
   TORCH_CHECK_VALUE(!may_overlap_itself(tensor), "ucx ", operation,
                     ": elements of the tensor share memory (sizes ", tensor.sizes(), ", strides ",
-                    tensor.strides(), "): what would be written there is undefined; receive into a "
+                    tensor.strides(),
+                    "): what would be written there is undefined; receive into a "
                     "tensor of its own and copy");
   return transport::Ref<TensorRequest>::make(
       tensor, at::empty(tensor.sizes(), tensor.options().requires_grad(false)));

@@ -53,9 +53,9 @@ class TensorRequest final : public transport::Request {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-// The request for the one tensor of a list, which must be dense and in CPU memory: what cannot be sent or
-// received into is refused with c10::ValueError. Views are sent by logical index, from a contiguous copy,
-// and received by logical index, unless elements of the view share memory.
+// The request for the one tensor of a list, which must be dense and in CPU memory: what cannot be
+// sent or received into is refused with c10::ValueError. Views are sent by logical index, from a
+// contiguous copy, and received by logical index, unless elements of the view share memory.
 [[nodiscard]] transport::Ref<TensorRequest> send_request(const std::vector<at::Tensor>& tensors);
 [[nodiscard]] transport::Ref<TensorRequest> receive_request(const std::vector<at::Tensor>& tensors,
                                                             const char* operation);

@@ -91,8 +91,8 @@ PYBIND11_MODULE(_C, module) {
   py::class_<Message>(module, "TakenMessage", "A message taken out of matching.")
       .def_property_readonly("info", &Message::info, py::return_value_policy::copy);
   group.def("probe", &ProcessGroupUCX::probe, ReleaseGil(), py::arg("source"), py::arg("tag"))
-      .def("wait_probe", &ProcessGroupUCX::waitProbe, ReleaseGil(), py::arg("source"), py::arg("tag"),
-           py::arg("timeout") = Milliseconds(0))
+      .def("wait_probe", &ProcessGroupUCX::waitProbe, ReleaseGil(), py::arg("source"),
+           py::arg("tag"), py::arg("timeout") = Milliseconds(0))
       .def("take", &ProcessGroupUCX::take, ReleaseGil(), py::arg("source"), py::arg("tag"),
            py::arg("timeout").none(true) = py::none())
       .def(

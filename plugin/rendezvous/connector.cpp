@@ -25,7 +25,8 @@ Connector::Connector() {
   thread_ = transport::start_thread("ucx-connect", [this] { run(); });
 }
 
-std::shared_ptr<Connector::Member> Connector::member_of(const std::shared_ptr<Membership>& membership) {
+std::shared_ptr<Connector::Member> Connector::member_of(
+    const std::shared_ptr<Membership>& membership) {
   auto& member = members_[membership.get()];
   if (member == nullptr) {
     member = std::make_shared<Member>();
@@ -146,16 +147,17 @@ void Connector::deliver(std::unique_lock<std::mutex>& lock,
     missing = true;
     if (!lookup.wanted) continue;
     if (!member->store_error.empty()) {
-      answers.push_back({rank, std::nullopt,
-                         "its address is not known, and the store cannot be asked: " +
-                             member->store_error,
-                         Group::NotFound::no_store});
+      answers.push_back(
+          {rank, std::nullopt,
+           "its address is not known, and the store cannot be asked: " + member->store_error,
+           Group::NotFound::no_store});
     } else if (!lookup.damaged.empty()) {
       answers.push_back({rank, std::nullopt, lookup.damaged, Group::NotFound::dead});
     } else if (lookup.stale_nonce != 0 && now - lookup.stale_since > kReplacementGrace) {
-      answers.push_back({rank, std::nullopt,
-                         "its process has died, or cannot be reached, and no other has taken its place",
-                         Group::NotFound::dead});
+      answers.push_back(
+          {rank, std::nullopt,
+           "its process has died, or cannot be reached, and no other has taken its place",
+           Group::NotFound::dead});
     } else {
       continue;
     }

@@ -1,5 +1,6 @@
-// The thread that looks up addresses: one for all groups of the process, so that first contact never
-// blocks a caller. It asks the stores again and again, ever more seldom, for what is still missing.
+// The thread that looks up addresses: one for all groups of the process, so that first contact
+// never blocks a caller. It asks the stores again and again, ever more seldom, for what is still
+// missing.
 //
 // Thread rule: any thread may call; want() only takes note. Results go to Group::peer_found and
 // Group::peer_not_found from the connector's thread, with no lock of the connector held.
@@ -42,7 +43,8 @@ class Connector {
   Connector& operator=(const Connector&) = delete;
 
   // Looks for the address of a rank of the member's group. stale_nonce: not 0: any but this one.
-  void want(const std::shared_ptr<Membership>& member, int rank, std::uint64_t stale_nonce) noexcept;
+  void want(const std::shared_ptr<Membership>& member, int rank,
+            std::uint64_t stale_nonce) noexcept;
   // Fetches the addresses of all ranks as they appear, to answer want() without the store.
   void prefetch(const std::shared_ptr<Membership>& member, int size, int own_rank) noexcept;
   // Ends all lookups of a member.

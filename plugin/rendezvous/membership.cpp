@@ -19,7 +19,8 @@ constexpr const char* kStoreIdKey = "torch_ucx/store";
 // What this process remembers of the stores it has used.
 struct Memory {
   std::mutex mutex;
-  // (store id, prefix, attempt, rank) -> groups made so far. The rank, because a process may be several.
+  // (store id, prefix, attempt, rank) -> groups made so far. The rank, because a process may be
+  // several.
   std::map<std::string, std::uint64_t> instances;
   // Own keys of closed groups, oldest first: store id and key.
   std::deque<std::pair<std::string, std::string>> left_behind;
@@ -74,8 +75,8 @@ std::shared_ptr<Membership> Membership::join(const std::shared_ptr<transport::Gr
     const std::lock_guard lock(remembered.mutex);
     instance = ++remembered.instances[store_id + "|" + base + "|" + std::to_string(group->rank())];
   }
-  auto membership = std::make_shared<Membership>(group, store, store_id,
-                                                 base + std::to_string(instance) + "/");
+  auto membership =
+      std::make_shared<Membership>(group, store, store_id, base + std::to_string(instance) + "/");
   remove_old_keys(*store, store_id);
   store->set(membership->own_key_, group->address().encode());
   group->set_resolver(membership);

@@ -5,8 +5,9 @@
 //   attempt   TORCHELASTIC_RESTART_COUNT, else 0: torchrun keeps its store across restarts, and an
 //             address of an earlier attempt must never be taken for one of this.
 //   instance  how many groups this process has made under this prefix of this store, from 1: ranks
-//             make a group together, so the n-th of one rank belongs to the n-th of another. The store
-//             itself is told apart from others by a random id that the first comer puts into it
+//             make a group together, so the n-th of one rank belongs to the n-th of another. The
+//             store itself is told apart from others by a random id that the first comer puts into
+//             it
 //             ("torch_ucx/store").
 // A rank removes its own key some groups after it closed the group (kKeysKept): a rank that is late
 // still learns that the other has left, and the set of keys does not grow.
@@ -24,8 +25,8 @@ namespace torch_ucx::rendezvous {
 class Membership final : public transport::PeerResolver,
                          public std::enable_shared_from_this<Membership> {
  public:
-  // Addresses of groups up to this size are fetched in the background as soon as they appear, because
-  // the store usually dies with rank 0; of larger groups when first needed.
+  // Addresses of groups up to this size are fetched in the background as soon as they appear,
+  // because the store usually dies with rank 0; of larger groups when first needed.
   static constexpr int kPrefetchSize = 64;
   // Keys of closed groups that a rank leaves in the store at most.
   static constexpr std::size_t kKeysKept = 16;
@@ -50,7 +51,8 @@ class Membership final : public transport::PeerResolver,
   [[nodiscard]] std::string key(int rank) const { return directory_ + std::to_string(rank); }
 
   const std::weak_ptr<transport::Group> group_;
-  const std::shared_ptr<KeyValueStore> store_;  // cloned by the connector's thread when first needed
+  const std::shared_ptr<KeyValueStore>
+      store_;  // cloned by the connector's thread when first needed
   const std::string store_id_;
   const std::string directory_;
   const std::string own_key_;

@@ -13,7 +13,8 @@ namespace {
 constexpr std::uint32_t kMagic = 0x58435554;  // "TUCX"
 constexpr std::size_t kChecksumBytes = 8;
 
-// FNV-1a, 64 bits (Fowler, Noll, Vo): guards against a damaged store value, not against an attacker.
+// FNV-1a, 64 bits (Fowler, Noll, Vo): guards against a damaged store value, not against an
+// attacker.
 std::uint64_t checksum(std::span<const std::byte> bytes) {
   std::uint64_t hash = 0xcbf29ce484222325ULL;
   for (const std::byte byte : bytes) {
@@ -64,7 +65,8 @@ AddressBlob AddressBlob::decode(std::span<const std::byte> bytes) {
     if (bytes.size() < kChecksumBytes) throw Error("message is cut short");
     const auto body = bytes.first(bytes.size() - kChecksumBytes);
     WireReader tail(bytes.last(kChecksumBytes));
-    if (tail.number<std::uint64_t>() != checksum(body)) throw Error("it is damaged (wrong checksum)");
+    if (tail.number<std::uint64_t>() != checksum(body))
+      throw Error("it is damaged (wrong checksum)");
 
     AddressBlob blob;
     blob.ucx.major = in.number<std::uint16_t>();
@@ -72,7 +74,8 @@ AddressBlob AddressBlob::decode(std::span<const std::byte> bytes) {
     blob.ucx.patch = in.number<std::uint16_t>();
     blob.plugin_version = in.text();
     const auto wish = in.number<std::uint8_t>();
-    if (wish > static_cast<std::uint8_t>(ErrorModeWish::peer)) throw Error("its error mode is unknown");
+    if (wish > static_cast<std::uint8_t>(ErrorModeWish::peer))
+      throw Error("its error mode is unknown");
     blob.error_mode = static_cast<ErrorModeWish>(wish);
     blob.engine[0] = in.number<std::uint64_t>();
     blob.engine[1] = in.number<std::uint64_t>();

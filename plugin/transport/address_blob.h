@@ -1,9 +1,9 @@
 // What a rank publishes for its group: how to reach it, and who it is.
 //
 // On the wire (all integers little-endian):
-//   "TUCX" | format u16 | UCX major u16, minor u16, patch u16 | plugin version text | error wish u8 |
-//   engine id 2 x u64 | mailbox u16 | nonce u64 | host name text, boot id text, pid namespace u64,
-//   pid u64, start time u64 | UCX_TLS text | worker address bytes | FNV-1a checksum u64
+//   "TUCX" | format u16 | UCX major u16, minor u16, patch u16 | plugin version text | error wish u8
+//   | engine id 2 x u64 | mailbox u16 | nonce u64 | host name text, boot id text, pid namespace
+//   u64, pid u64, start time u64 | UCX_TLS text | worker address bytes | FNV-1a checksum u64
 //
 // decode() accepts exactly this: another magic, another format, a wrong checksum, missing or
 // surplus bytes throw Error, and the text says which.

@@ -1,5 +1,6 @@
-// The thread that runs what may call into user code: continuations of futures, deliveries of values,
-// and destructors of requests whose last reference was the engine's. Started when first needed.
+// The thread that runs what may call into user code: continuations of futures, deliveries of
+// values, and destructors of requests whose last reference was the engine's. Started when first
+// needed.
 //
 // Thread rule: any thread may call, also under the engine's lock; what runs here holds no lock.
 #pragma once

@@ -1,7 +1,7 @@
 // Control messages between engines: first contact and farewell of groups.
 //
-// They travel as UCX active messages, not as tagged ones: an unknown sender's tagged message needs a
-// wildcard receive, and while one of those is posted every arrival leaves UCX's hashed fast path.
+// They travel as UCX active messages, not as tagged ones: an unknown sender's tagged message needs
+// a wildcard receive, and while one of those is posted every arrival leaves UCX's hashed fast path.
 // Active messages go through the same lane as eager and rendezvous headers, so a farewell arrives
 // after everything that was sent before it.
 //
@@ -13,10 +13,10 @@
 //   close      "nothing more comes from me to this mailbox"; the last message of an attachment
 //   close_ack  the close, and so all that was sent before it, has arrived
 //
-// On the wire: kind u8 | mailbox u16 | nonce u64 | rank u32 | target u32 | bytes. Mailbox and nonce are
-// those of the receiver's membership; rank is the sender's rank in the group, target the receiver's
-// (an engine that has closed the group no longer knows its rank there, and answers with it). bytes:
-// hello: the sender's address blob; refuse: text, empty for "closed"; else empty.
+// On the wire: kind u8 | mailbox u16 | nonce u64 | rank u32 | target u32 | bytes. Mailbox and nonce
+// are those of the receiver's membership; rank is the sender's rank in the group, target the
+// receiver's (an engine that has closed the group no longer knows its rank there, and answers with
+// it). bytes: hello: the sender's address blob; refuse: text, empty for "closed"; else empty.
 #pragma once
 
 #include <cstdint>

@@ -67,13 +67,14 @@ Engine::Engine(Key, const EngineOptions& options)
   const auto version = ucp::library_version();
   if (version < ucp::kOldestSupported) {
     throw Error("libucp " + version.to_string() + " at " + ucp::library_path() +
-                " is too old: torch_ucx needs UCX " + ucp::kOldestSupported.to_string() + " or newer");
+                " is too old: torch_ucx needs UCX " + ucp::kOldestSupported.to_string() +
+                " or newer");
   }
   log(LogLevel::info, "UCX " + version.to_string() + " from " + ucp::library_path());
 
   ucp::Config config;
-  // Shared memory together with error handling; without it mode peer falls back to the network. (UCX
-  // warns of the setting where no shared-memory transport is enabled.)
+  // Shared memory together with error handling; without it mode peer falls back to the network.
+  // (UCX warns of the setting where no shared-memory transport is enabled.)
   if (allows_shared_memory(ucp::user_setting("TLS"))) config.set_default("MM_ERROR_HANDLING", "y");
   config.override_from_environment(&is_plugin_option);
   context_ = std::make_unique<ucp::Context>(config, "torch_ucx");
@@ -81,8 +82,8 @@ Engine::Engine(Key, const EngineOptions& options)
   worker_address_ = worker_->address();
 
   ucp_am_handler_param_t handler{};
-  handler.field_mask =
-      UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                       UCP_AM_HANDLER_PARAM_FIELD_ARG;
   handler.id = kControlMessageId;
   handler.cb = &Engine::on_active_message;
   handler.arg = this;
@@ -94,13 +95,13 @@ Engine::Engine(Key, const EngineOptions& options)
     const bool staged = request.staging_ != nullptr;
     const auto* bytes =
         staged ? request.staging_.get() : static_cast<const std::byte*>(request.buffer_);
-    const bool delivered = request.deliver(request.outcome_.message_class,
-                                           {bytes, request.outcome_.message_bytes});
+    const bool delivered =
+        request.deliver(request.outcome_.message_class, {bytes, request.outcome_.message_bytes});
     const ProgressEngine::Guard guard(*progress_);
     finish_delivery(request, delivered);
   });
-  progress_ = std::make_unique<ProgressEngine>(*worker_, static_cast<ProgressEngine::Client&>(*this),
-                                               options_.spin, watch_->fd());
+  progress_ = std::make_unique<ProgressEngine>(
+      *worker_, static_cast<ProgressEngine::Client&>(*this), options_.spin, watch_->fd());
   progress_->start_helper();
 }
 
@@ -168,9 +169,9 @@ Engine::Snapshot Engine::snapshot() {
 }
 
 void Engine::close_endpoints() noexcept {
-  // An orderly close flushes: acknowledgements of rendezvous and control messages still go out. A forced
-  // one ends what is still in flight: to a dead peer, or sends that nobody took (with those pending UCX
-  // 1.13 aborts in ucp_worker_destroy).
+  // An orderly close flushes: acknowledgements of rendezvous and control messages still go out. A
+  // forced one ends what is still in flight: to a dead peer, or sends that nobody took (with those
+  // pending UCX 1.13 aborts in ucp_worker_destroy).
   std::vector<void*> closing;
   {
     const ProgressEngine::Guard guard(*progress_);

@@ -1,8 +1,10 @@
-// An engine: one UCX context and worker, with the mailboxes, peers, requests and threads that belong
-// to them. Groups of a process share one engine (Engine::acquire); it ends with its last group.
+// An engine: one UCX context and worker, with the mailboxes, peers, requests and threads that
+// belong to them. Groups of a process share one engine (Engine::acquire); it ends with its last
+// group.
 //
-// An object, not a singleton: after the death of a peer on this host the shared queues of UCX may be
-// stuck, so the engine is tainted: it goes on for the groups it has, and new groups get a fresh one.
+// An object, not a singleton: after the death of a peer on this host the shared queues of UCX may
+// be stuck, so the engine is tainted: it goes on for the groups it has, and new groups get a fresh
+// one.
 //
 // Lock order: registry -> engine (ProgressEngine::Guard) -> callback queue. User code, the GIL and
 // blocking calls are never reached under any of them.
@@ -13,8 +15,8 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <string>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "plugin/transport/address_blob.h"
@@ -39,7 +41,8 @@ class Engine final : public std::enable_shared_from_this<Engine>, private Progre
  public:
   // A new engine of its own. Throws Error where UCX cannot be set up, or is older than 1.13.
   [[nodiscard]] static std::shared_ptr<Engine> create(const EngineOptions& options);
-  // The process's current engine, made when there is none (or it is tainted, or of a parent process).
+  // The process's current engine, made when there is none (or it is tainted, or of a parent
+  // process).
   [[nodiscard]] static std::shared_ptr<Engine> acquire(const EngineOptions& options);
 
   Engine(Key, const EngineOptions& options);
@@ -77,9 +80,9 @@ class Engine final : public std::enable_shared_from_this<Engine>, private Progre
   struct Event {
     enum class Kind : std::uint8_t { control, endpoint_failed };
     Kind kind;
-    std::vector<std::byte> data;    // control
-    Peer* peer = nullptr;           // endpoint_failed
-    ucs_status_t status = UCS_OK;   // endpoint_failed
+    std::vector<std::byte> data;   // control
+    Peer* peer = nullptr;          // endpoint_failed
+    ucs_status_t status = UCS_OK;  // endpoint_failed
   };
 
   // ---- ProgressEngine::Client
@@ -133,7 +136,8 @@ class Engine final : public std::enable_shared_from_this<Engine>, private Progre
   void discard(void* message) noexcept;
   [[nodiscard]] Match wildcard_match(const Group& group, int src, std::uint64_t tag) const noexcept;
   void want_all(Group& group) noexcept;
-  // The failure of an any-source receive when no other rank is left to send; none while there is one.
+  // The failure of an any-source receive when no other rank is left to send; none while there is
+  // one.
   [[nodiscard]] Failure no_source_left(Group& group) const noexcept;
   void fail_sourceless(Group& group) noexcept;
 
@@ -201,8 +205,8 @@ class Engine final : public std::enable_shared_from_this<Engine>, private Progre
     std::list<OutgoingControl>::iterator self{};
   };
   std::list<OutgoingControl> outgoing_control_;
-  // The request whose UCX call is being made: a callback that runs inside the call leaves its outcome
-  // here, and the poster acts on it when the call has returned.
+  // The request whose UCX call is being made: a callback that runs inside the call leaves its
+  // outcome here, and the poster acts on it when the call has returned.
   Request* calling_ = nullptr;
   bool called_back_ = false;
   Outcome call_outcome_;

@@ -18,7 +18,9 @@ using Stage = GroupPeer::Stage;
 // thread, whatever the program there does; only a stopped or dead process does not answer.
 constexpr std::chrono::milliseconds kFarewell{2000};
 
-bool attached(const GroupPeer& peer) { return peer.stage == Stage::ready || peer.stage == Stage::left; }
+bool attached(const GroupPeer& peer) {
+  return peer.stage == Stage::ready || peer.stage == Stage::left;
+}
 
 }  // namespace
 
@@ -29,7 +31,8 @@ void Engine::want_peer(Group& group, int rank) noexcept {
   if (peer.stage != Stage::unknown) return;
   peer.since = Clock::now();
   if (rank == group.rank()) {
-    // Messages to oneself go through UCX too, so that they match like all others. No greeting is due.
+    // Messages to oneself go through UCX too, so that they match like all others. No greeting is
+    // due.
     try {
       AddressBlob self = group.address();
       peer.peer = &connect(self);
@@ -169,13 +172,15 @@ void Engine::send_control(Peer& peer, const ControlMessage& message) noexcept {
   param.cb.send = &Engine::on_control_sent;
   param.user_data = &outgoing;
   const ucp::CallResult result(ucp_am_send_nbx(peer.endpoint.get(), kControlMessageId, nullptr, 0,
-                                               outgoing.bytes.data(), outgoing.bytes.size(), &param));
+                                               outgoing.bytes.data(), outgoing.bytes.size(),
+                                               &param));
   if (result.in_flight()) {
     progress_->note_in_flight();
     return;
   }
   if (result.status != UCS_OK && log_enabled(LogLevel::debug)) {
-    log(LogLevel::debug, std::string("control message not sent: ") + ucs_status_string(result.status));
+    log(LogLevel::debug,
+        std::string("control message not sent: ") + ucs_status_string(result.status));
   }
   outgoing_control_.pop_front();
 }
@@ -186,8 +191,8 @@ void Engine::on_control_sent(void* ucx_request, ucs_status_t, void* user_data) {
   outgoing.engine->outgoing_control_.erase(outgoing.self);
 }
 
-ucs_status_t Engine::on_active_message(void* argument, const void*, size_t, void* data, size_t length,
-                                       const ucp_am_recv_param_t* param) {
+ucs_status_t Engine::on_active_message(void* argument, const void*, size_t, void* data,
+                                       size_t length, const ucp_am_recv_param_t* param) {
   if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) return UCS_OK;  // never sent by us
   const auto* bytes = static_cast<const std::byte*>(data);
   auto& engine = *static_cast<Engine*>(argument);
@@ -198,11 +203,21 @@ ucs_status_t Engine::on_active_message(void* argument, const void*, size_t, void
 void Engine::on_control(std::span<const std::byte> data) {
   const ControlMessage message = ControlMessage::decode(data);
   switch (message.kind) {
-    case ControlMessage::Kind::hello: on_hello(message); break;
-    case ControlMessage::Kind::welcome: on_welcome(message); break;
-    case ControlMessage::Kind::refuse: on_refuse(message); break;
-    case ControlMessage::Kind::close: on_close(message); break;
-    case ControlMessage::Kind::close_ack: on_close_ack(message); break;
+    case ControlMessage::Kind::hello:
+      on_hello(message);
+      break;
+    case ControlMessage::Kind::welcome:
+      on_welcome(message);
+      break;
+    case ControlMessage::Kind::refuse:
+      on_refuse(message);
+      break;
+    case ControlMessage::Kind::close:
+      on_close(message);
+      break;
+    case ControlMessage::Kind::close_ack:
+      on_close_ack(message);
+      break;
   }
 }
 
@@ -231,7 +246,8 @@ void Engine::on_hello(const ControlMessage& message) {
     answer.bytes.assign(text.begin(), text.end());
     send_control(remote, answer);
   };
-  // One that is closing still has messages to deliver, perhaps to this rank; its farewell comes after.
+  // One that is closing still has messages to deliver, perhaps to this rank; its farewell comes
+  // after.
   if (group == nullptr) {
     refuse("");
     return;
@@ -340,7 +356,8 @@ std::string Engine::lost_sends(Group& group) {
   std::string text;
   std::size_t count = 0;
   const auto add = [&](const Request& request) {
-    if (request.group_.get() != &group || request.kind_ != Request::Kind::send || request.done()) return;
+    if (request.group_.get() != &group || request.kind_ != Request::Kind::send || request.done())
+      return;
     if (++count <= 4) {
       text += (count == 1 ? "" : "; ") + std::to_string(request.bytes_) + " bytes to rank " +
               std::to_string(request.peer_) + " with tag " + std::to_string(request.user_tag_);
@@ -378,8 +395,8 @@ void Engine::close_group(Group& group, std::chrono::milliseconds linger) {
     const ProgressEngine::Guard guard(*progress_);
     const std::string lost = lost_sends(group);
     if (!lost.empty()) {
-      log(LogLevel::warn, "rank " + std::to_string(group.rank()) + " closed group \"" + group.name() +
-                              "\" before these sends were taken: " + lost);
+      log(LogLevel::warn, "rank " + std::to_string(group.rank()) + " closed group \"" +
+                              group.name() + "\" before these sends were taken: " + lost);
     }
     for (Request* request = in_flight_.front(); request != nullptr;) {
       Request* next = RequestList::next(*request);
@@ -412,7 +429,8 @@ void Engine::close_group(Group& group, std::chrono::milliseconds linger) {
       }
       // One that is being greeted will answer, and must then be told too.
       const bool pending = peer->stage == Stage::greeting || peer->stage == Stage::ready;
-      if (pending && !peer->close_acked && !(peer->peer != nullptr && peer->peer->failed)) all = false;
+      if (pending && !peer->close_acked && !(peer->peer != nullptr && peer->peer->failed))
+        all = false;
     }
     return all;
   };
@@ -430,8 +448,8 @@ void Engine::close_group(Group& group, std::chrono::milliseconds linger) {
     for (int rank = 0; rank < group.size(); ++rank) {
       const auto& peer = group.peers_[static_cast<std::size_t>(rank)];
       if (peer == nullptr || rank == group.rank() || peer->peer == nullptr) continue;
-      if ((peer->stage == Stage::ready || peer->stage == Stage::greeting) && !peer->close_received &&
-          !peer->peer->failed) {
+      if ((peer->stage == Stage::ready || peer->stage == Stage::greeting) &&
+          !peer->close_received && !peer->peer->failed) {
         expected.push_back(
             {static_cast<std::uint32_t>(rank), peer->peer, peer->mailbox, peer->nonce});
       }
@@ -453,8 +471,7 @@ void Engine::drain_mailbox(std::uint16_t number) noexcept {
   const Tag tag = static_cast<Tag>(number) << detail::kMailboxShift;
   for (;;) {
     ucp_tag_recv_info_t info;
-    const ucp_tag_message_h message =
-        ucp_tag_probe_nb(worker_->get(), tag, kMailboxMask, 1, &info);
+    const ucp_tag_message_h message = ucp_tag_probe_nb(worker_->get(), tag, kMailboxMask, 1, &info);
     if (message == nullptr) return;
     discard(message);
   }

@@ -75,8 +75,8 @@ void Engine::post_send(Request& request, GroupPeer& peer) noexcept {
                   static_cast<Tag>(request.class_) << detail::kClassShift | request.user_tag_;
   calling_ = &request;
   called_back_ = false;
-  const ucp::CallResult result(ucp_tag_send_nbx(peer.peer->endpoint.get(), request.buffer_,
-                                                request.bytes_, tag, &param));
+  const ucp::CallResult result(
+      ucp_tag_send_nbx(peer.peer->endpoint.get(), request.buffer_, request.bytes_, tag, &param));
   calling_ = nullptr;
   if (called_back_) {
     finish(request, call_outcome_);
@@ -93,7 +93,8 @@ void Engine::post_receive(Request& request) noexcept {
   Group& group = *request.group_;
   if (request.taken_) {
     // Of a message that Group::take took: the handle waits in ucx_request_.
-    const auto message = static_cast<ucp_tag_message_h>(std::exchange(request.ucx_request_, nullptr));
+    const auto message =
+        static_cast<ucp_tag_message_h>(std::exchange(request.ucx_request_, nullptr));
     ucp_tag_recv_info_t info{};
     info.sender_tag = request.message_tag_;
     info.length = request.message_bytes_;
@@ -123,11 +124,12 @@ void Engine::post_receive(Request& request) noexcept {
 }
 
 bool Engine::start_receive(Request& request) noexcept {
-  // NO_IMM_CMPL: completion always comes through the callback, which alone tells the sender's length
-  // in every case and every version of UCX (truncation on 1.22, all immediate ones up to 1.15).
+  // NO_IMM_CMPL: completion always comes through the callback, which alone tells the sender's
+  // length in every case and every version of UCX (truncation on 1.22, all immediate ones up
+  // to 1.15).
   ucp_request_param_t param;
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
-                       UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   param.cb.recv = &Engine::on_received;
   param.user_data = &request;
   const Match match = match_of(request);

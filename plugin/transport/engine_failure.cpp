@@ -42,7 +42,8 @@ void Engine::fail_peer(Peer& peer, const std::string& reason) noexcept {
       continue;
     }
     const auto& slot = request->group_->peers_[static_cast<std::size_t>(request->peer_)];
-    if (slot != nullptr && slot->peer == &peer && slot->stage == Stage::failed) fail(*request, Failure::peer_failed);
+    if (slot != nullptr && slot->peer == &peer && slot->stage == Stage::failed)
+      fail(*request, Failure::peer_failed);
     request = next;
   }
   for (Group* group : groups_) fail_sourceless(*group);

@@ -1,11 +1,12 @@
 // Engine: matching beyond UCX's exact one: any source, any tag, messages of another class, probes.
 //
-// UCX matches 64-bit tags under a mask. An exact receive is posted with the full mask, also in the class:
-// that is UCX's hashed fast path. So a message of another class stays in UCX's unexpected queue, and
-// the receive stays incomplete. When a driver of progress has been idle for a while, look_again()
-// probes for such messages; on a hit the receive is withdrawn from UCX and the message taken by its
-// handle instead. A receive that cannot be withdrawn has been matched already, and is left alone.
-// All under the engine's lock, without progress in between: what was probed is still there.
+// UCX matches 64-bit tags under a mask. An exact receive is posted with the full mask, also in the
+// class: that is UCX's hashed fast path. So a message of another class stays in UCX's unexpected
+// queue, and the receive stays incomplete. When a driver of progress has been idle for a while,
+// look_again() probes for such messages; on a hit the receive is withdrawn from UCX and the message
+// taken by its handle instead. A receive that cannot be withdrawn has been matched already, and is
+// left alone. All under the engine's lock, without progress in between: what was probed is still
+// there.
 #include <new>
 
 #include "plugin/transport/engine.h"
@@ -41,7 +42,8 @@ Engine::Match Engine::match_of(const Request& request) const noexcept {
   return match;
 }
 
-Engine::Match Engine::wildcard_match(const Group& group, int src, std::uint64_t tag) const noexcept {
+Engine::Match Engine::wildcard_match(const Group& group, int src,
+                                     std::uint64_t tag) const noexcept {
   Match match{static_cast<Tag>(group.mailbox_) << detail::kMailboxShift, kExactMask & ~kClassMask};
   if (src == kAnySource) {
     match.mask &= ~kRankMask;
@@ -64,8 +66,8 @@ std::optional<MessageClass> Engine::other_class(const Group& group, Match match,
   const auto is_other = [&](MessageClass message_class) {
     return message_class != own && message_class < group.options_.class_count;
   };
-  // The oldest of any class. This walks UCX's queue: fine where a wildcard does so anyway, or where a
-  // message is known to be there; else ask UCX's hash for each class first (some ns each).
+  // The oldest of any class. This walks UCX's queue: fine where a wildcard does so anyway, or where
+  // a message is known to be there; else ask UCX's hash for each class first (some ns each).
   const auto oldest = [&]() -> std::optional<MessageClass> {
     if (ucp_tag_probe_nb(worker_->get(), base, match.mask & ~kClassMask, 0, &info) == nullptr) {
       return std::nullopt;

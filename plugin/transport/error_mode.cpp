@@ -10,7 +10,7 @@ namespace torch_ucx::transport {
 
 bool allows_shared_memory(std::string_view tls) {
   if (tls.empty() || tls.starts_with('^')) return true;
-  constexpr std::array<std::string_view, 8> kNames{"all",  "sm",   "shm",   "mm",
+  constexpr std::array<std::string_view, 8> kNames{"all",   "sm",   "shm",   "mm",
                                                    "posix", "sysv", "xpmem", "shared_memory"};
   while (!tls.empty()) {
     const auto comma = std::min(tls.find(','), tls.size());
@@ -26,7 +26,8 @@ bool peer_error_mode(const AddressBlob& a, const AddressBlob& b) {
   const bool b_wishes = b.error_mode != ErrorModeWish::automatic;
   if (a_wishes && b_wishes && a.error_mode != b.error_mode) {
     throw ArgumentError("TORCH_UCX_ERROR_MODE is \"none\" on one side and \"peer\" on the other (" +
-                        a.host.describe() + "; " + b.host.describe() + "): set the same on all ranks");
+                        a.host.describe() + "; " + b.host.describe() +
+                        "): set the same on all ranks");
   }
   if (a_wishes) return a.error_mode == ErrorModeWish::peer;
   if (b_wishes) return b.error_mode == ErrorModeWish::peer;

@@ -1,5 +1,5 @@
-// Tells whether this process was forked since a moment in time, without a system call: UCX cannot be
-// used in a forked child, and its memory there is a copy of somebody else's connections.
+// Tells whether this process was forked since a moment in time, without a system call: UCX cannot
+// be used in a forked child, and its memory there is a copy of somebody else's connections.
 #pragma once
 
 #include <cstdint>

@@ -63,16 +63,19 @@ GroupPeer& Group::peer(int rank) {
 
 void Group::check_peer(int rank, const char* role) const {
   if (rank < 0 || rank >= options_.size) {
-    throw ArgumentError(std::string(role) + " rank " + std::to_string(rank) + " is outside group \"" +
-                        options_.name + "\": allowed is 0 to " + std::to_string(options_.size - 1));
+    throw ArgumentError(std::string(role) + " rank " + std::to_string(rank) +
+                        " is outside group \"" + options_.name + "\": allowed is 0 to " +
+                        std::to_string(options_.size - 1));
   }
 }
 
 void Group::check_not_forked() const {
   if (!engine_->forked()) return;
   throw Error(
-      "this process was forked from the one that made the group, and UCX cannot be used in a forked "
-      "child: start it with the \"spawn\" or \"forkserver\" method, or make the group in the child");
+      "this process was forked from the one that made the group, and UCX cannot be used in a "
+      "forked "
+      "child: start it with the \"spawn\" or \"forkserver\" method, or make the group in the "
+      "child");
 }
 
 void Group::prepare(Request& request, Request::Kind kind, void* data, std::uint64_t bytes, int peer,
@@ -107,7 +110,8 @@ void Group::prepare(Request& request, Request::Kind kind, void* data, std::uint6
 void Group::send(const Ref<Request>& request, const void* data, std::uint64_t bytes, int dst,
                  MessageClass message_class, std::uint64_t user_tag) {
   // UCX takes sends as const void*; one pointer serves both kinds of request.
-  prepare(*request, Request::Kind::send, const_cast<void*>(data), bytes, dst, message_class, user_tag);
+  prepare(*request, Request::Kind::send, const_cast<void*>(data), bytes, dst, message_class,
+          user_tag);
   request->retain();  // the engine's reference
   engine_->progress_->submit(*request);
 }
@@ -175,8 +179,8 @@ TakenMessage Group::take(int src, std::uint64_t user_tag) {
   engine_->progress_->drain_submissions();
   engine_->progress_->step();
   TakenMessage message;
-  if (const auto found = engine_->probe(*this, engine_->wildcard_match(*this, src, user_tag),
-                                        &message.handle_)) {
+  if (const auto found =
+          engine_->probe(*this, engine_->wildcard_match(*this, src, user_tag), &message.handle_)) {
     message.info_ = *found;
     message.group_ = shared_from_this();
   }
@@ -253,10 +257,12 @@ std::string Group::peer_reason(int rank) const {
   if (!slot->reason.empty()) return slot->reason;
   if (slot->peer != nullptr && slot->peer->failed) return slot->peer->failure;
   switch (slot->stage) {
-    case GroupPeer::Stage::resolving: return "its address has not appeared in the store";
+    case GroupPeer::Stage::resolving:
+      return "its address has not appeared in the store";
     case GroupPeer::Stage::greeting:
       return "it has not answered first contact (" + slot->peer->host.describe() + ")";
-    default: return "";
+    default:
+      return "";
   }
 }
 

@@ -1,7 +1,7 @@
 // A group of ranks as this process sees it: posts messages to them, waits for them, closes.
 //
-// Ranks are group ranks, 0 .. size-1. Thread rule: any thread may call any method. Nothing here blocks
-// but wait() and close().
+// Ranks are group ranks, 0 .. size-1. Thread rule: any thread may call any method. Nothing here
+// blocks but wait() and close().
 #pragma once
 
 #include <atomic>
@@ -20,9 +20,9 @@ namespace torch_ucx::transport {
 class Engine;
 struct Peer;
 
-// Finds the addresses of peers for a group (rendezvous/connector.h). Called under the engine's lock:
-// must only take note. Answers through Group::peer_found and Group::peer_not_found, from any thread,
-// not from inside want().
+// Finds the addresses of peers for a group (rendezvous/connector.h). Called under the engine's
+// lock: must only take note. Answers through Group::peer_found and Group::peer_not_found, from any
+// thread, not from inside want().
 class PeerResolver {
  public:
   virtual ~PeerResolver() = default;
@@ -32,8 +32,8 @@ class PeerResolver {
 
 struct GroupOptions {
   int rank = 0;
-  int size = 1;                 // at most 65,536
-  std::string name;             // for messages
+  int size = 1;                                                 // at most 65,536
+  std::string name;                                             // for messages
   std::chrono::milliseconds timeout{std::chrono::minutes(30)};  // of an operation; must be > 0
   // Typed matching: a receive of class 0 .. class_count-1 that stays unmatched takes a message of
   // another of these classes, if one waits on its tag (Request::accept). 0: classes never mix.
@@ -48,8 +48,8 @@ struct ProbeResult {
   std::uint64_t bytes = 0;
 };
 
-// A message taken out of matching by Group::take: only Group::receive(..., message) gets it now. One
-// that is dropped instead is discarded, its sender completes.
+// A message taken out of matching by Group::take: only Group::receive(..., message) gets it now.
+// One that is dropped instead is discarded, its sender completes.
 class TakenMessage {
  public:
   TakenMessage() = default;
@@ -79,14 +79,14 @@ struct GroupPeer {
     failed,     // it died, or cannot be reached
   };
   Stage stage = Stage::unknown;
-  Peer* peer = nullptr;             // from greeting on
-  std::uint16_t mailbox = 0;        // its number for this group, from greeting on
-  std::uint64_t nonce = 0;          // of its membership, from greeting on
-  bool close_received = false;      // it has said close
-  bool close_acked = false;         // it has acknowledged our close
-  Clock::time_point since{};        // of the stage
-  RequestList queued;               // sends that wait for ready, in order
-  std::string reason;               // of left and failed
+  Peer* peer = nullptr;         // from greeting on
+  std::uint16_t mailbox = 0;    // its number for this group, from greeting on
+  std::uint64_t nonce = 0;      // of its membership, from greeting on
+  bool close_received = false;  // it has said close
+  bool close_acked = false;     // it has acknowledged our close
+  Clock::time_point since{};    // of the stage
+  RequestList queued;           // sends that wait for ready, in order
+  std::string reason;           // of left and failed
 };
 
 class Group : public std::enable_shared_from_this<Group> {

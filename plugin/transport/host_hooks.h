@@ -1,5 +1,5 @@
-// What a waiting thread must do for the language it is called from. The C++ library knows no Python:
-// the Python module installs these, C++ programs leave them empty.
+// What a waiting thread must do for the language it is called from. The C++ library knows no
+// Python: the Python module installs these, C++ programs leave them empty.
 #pragma once
 
 #include <atomic>
@@ -9,8 +9,8 @@
 namespace torch_ucx::transport {
 
 struct HostHooks {
-  // Called now and then by a thread that waits, with no lock held. May throw to end the wait (Python:
-  // KeyboardInterrupt); the operation waited for stays in flight.
+  // Called now and then by a thread that waits, with no lock held. May throw to end the wait
+  // (Python: KeyboardInterrupt); the operation waited for stays in flight.
   void (*check_interrupt)() = nullptr;
   // Around a blocking section that the caller may have entered holding the GIL; what begin returns
   // goes to end.

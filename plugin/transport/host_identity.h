@@ -8,11 +8,11 @@
 namespace torch_ucx::transport {
 
 struct HostIdentity {
-  std::string host_name;          // for messages only
-  std::string boot_id;            // /proc/sys/kernel/random/boot_id
+  std::string host_name;            // for messages only
+  std::string boot_id;              // /proc/sys/kernel/random/boot_id
   std::uint64_t pid_namespace = 0;  // inode of /proc/self/ns/pid
   std::uint64_t pid = 0;
-  std::uint64_t start_time = 0;   // field 22 of /proc/<pid>/stat, clock ticks since boot
+  std::uint64_t start_time = 0;  // field 22 of /proc/<pid>/stat, clock ticks since boot
 
   bool operator==(const HostIdentity&) const = default;
 
@@ -28,8 +28,8 @@ struct HostIdentity {
   [[nodiscard]] std::string describe() const;
 };
 
-// Start time of a process in clock ticks since boot, 0 where it does not exist (or is a zombie: dead
-// for all purposes of a peer).
+// Start time of a process in clock ticks since boot, 0 where it does not exist (or is a zombie:
+// dead for all purposes of a peer).
 [[nodiscard]] std::uint64_t start_time_of(std::uint64_t pid);
 
 }  // namespace torch_ucx::transport

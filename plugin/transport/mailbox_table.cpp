@@ -17,11 +17,12 @@ MailboxTable::MailboxTable() : entries_(kMaxMailbox + 1) {
 
 std::uint16_t MailboxTable::open(Group& group, std::uint64_t nonce) {
   if (free_.empty()) {
-    throw Error("no mailbox is free for another group: of " + std::to_string(entries_.size()) +
-                " this process has " + std::to_string(live_) + " in live groups and " +
-                std::to_string(closing_) +
-                " in closed groups that other ranks have not closed yet; destroy groups that are no "
-                "longer used, on all of their ranks");
+    throw Error(
+        "no mailbox is free for another group: of " + std::to_string(entries_.size()) +
+        " this process has " + std::to_string(live_) + " in live groups and " +
+        std::to_string(closing_) +
+        " in closed groups that other ranks have not closed yet; destroy groups that are no "
+        "longer used, on all of their ranks");
   }
   const std::uint16_t number = free_.front();
   free_.pop_front();

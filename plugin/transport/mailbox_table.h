@@ -1,7 +1,7 @@
 // The numbers by which messages find their group in this process.
 //
-//   free -> live (a group owns it) -> closing (the group is closed; peers that were attached may still
-//   send) -> free, once every one of them has said close or is dead.
+//   free -> live (a group owns it) -> closing (the group is closed; peers that were attached may
+//   still send) -> free, once every one of them has said close or is dead.
 //
 // Free numbers are handed out first in, first out, so that a number rests as long as possible.
 // Guarded by the engine's lock.
@@ -24,8 +24,8 @@ class MailboxTable {
     State state = State::free;
     std::uint64_t nonce = 0;
     Group* group = nullptr;  // live only
-    // closing: the peers whose close is still to come, by rank in the closed group, with the mailbox
-    // and nonce of their own membership (to acknowledge it).
+    // closing: the peers whose close is still to come, by rank in the closed group, with the
+    // mailbox and nonce of their own membership (to acknowledge it).
     struct Expected {
       std::uint32_t rank;
       Peer* peer;

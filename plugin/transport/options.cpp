@@ -14,8 +14,8 @@ namespace {
 
 // The first four are read here; the rest by the logger, the Python layer and the build.
 constexpr std::array<std::string_view, 9> kPluginOptions{
-    "SPIN_US",   "LINGER_S", "ERROR_MODE", "ALLOW_VERSION_MISMATCH", "LOG_LEVEL",
-    "LIBUCP",    "TORCH_DIR", "TORCH_SPEC", "VENV",
+    "SPIN_US",   "LINGER_S",   "ERROR_MODE", "ALLOW_VERSION_MISMATCH", "LOG_LEVEL", "LIBUCP",
+    "TORCH_DIR", "TORCH_SPEC", "VENV",
 };
 
 [[noreturn]] void refuse(const char* variable, std::string_view value, const char* allowed) {
@@ -45,8 +45,8 @@ EngineOptions EngineOptions::from_environment() {
         "TORCH_UCX_SPIN_US", value, 0, 1'000'000, "a whole number of microseconds, 0 to 1000000"));
   }
   if (const char* value = std::getenv("TORCH_UCX_LINGER_S")) {
-    const auto seconds =
-        number<double>("TORCH_UCX_LINGER_S", value, 0.0, 86400.0, "a number of seconds, 0 to 86400");
+    const auto seconds = number<double>("TORCH_UCX_LINGER_S", value, 0.0, 86400.0,
+                                        "a number of seconds, 0 to 86400");
     options.linger = std::chrono::milliseconds(static_cast<long>(seconds * 1000));
   }
   if (const char* value = std::getenv("TORCH_UCX_ERROR_MODE")) {

@@ -1,5 +1,5 @@
-// One remote engine: the endpoint to it, who it is, and whether it still lives. Shared by all groups
-// of this engine. Guarded by the engine's lock; lives as long as the engine.
+// One remote engine: the endpoint to it, who it is, and whether it still lives. Shared by all
+// groups of this engine. Guarded by the engine's lock; lives as long as the engine.
 #pragma once
 
 #include <string>

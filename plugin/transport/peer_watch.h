@@ -40,9 +40,9 @@ class PeerWatch {
 
   enum class Start : std::uint8_t { watching, dead, impossible };
 
-  // Watches the process that `host` names, if its pid means the same process here. cookie comes back
-  // from dead(). dead: it does not exist any more. impossible: other host or pid namespace, or a
-  // kernel without pidfd (before 5.3); others must notice then.
+  // Watches the process that `host` names, if its pid means the same process here. cookie comes
+  // back from dead(). dead: it does not exist any more. impossible: other host or pid namespace, or
+  // a kernel without pidfd (before 5.3); others must notice then.
   [[nodiscard]] Start start(const HostIdentity& self, const HostIdentity& host, void* cookie,
                             Token& token);
 

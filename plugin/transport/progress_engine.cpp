@@ -19,8 +19,8 @@ namespace {
 
 // Polls before the first sched_yield: enough for an 8-byte answer when both ranks have a core.
 constexpr int kPollsBeforeYield = 20;
-// Yields of a waiter before it asks the client to look again (typed matching): long enough that an answer
-// on its way, over tcp too, comes first.
+// Yields of a waiter before it asks the client to look again (typed matching): long enough that an
+// answer on its way, over tcp too, comes first.
 constexpr int kPollsBeforeLook = 200;
 // Yields of a thread that watches another one drive, before it sleeps.
 constexpr int kFollowerYields = 400;
@@ -31,13 +31,13 @@ constexpr int kTickMs = 1;
 constexpr std::chrono::milliseconds kInterruptPeriod{100};
 // Progress calls in a row under one hold of the lock by a driver about to block.
 constexpr int kDrainLimit = 64;
-// ucp_worker_arm answers BUSY for as long as shared-memory sends are pending: back off between tries.
+// ucp_worker_arm answers BUSY for as long as shared-memory sends are pending: back off between
+// tries.
 constexpr std::chrono::microseconds kArmBackoffFirst{50};
 constexpr std::chrono::microseconds kArmBackoffLast{1000};
 
 int remaining_ms(Clock::time_point deadline, std::chrono::milliseconds limit) {
-  const auto rest =
-      std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+  const auto rest = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
   return static_cast<int>(std::clamp<std::int64_t>(rest.count(), 0, limit.count()));
 }
 
@@ -71,9 +71,7 @@ void ProgressEngine::stop_helper() noexcept {
   helper_.reset();
 }
 
-void ProgressEngine::abandon() noexcept {
-  [[maybe_unused]] auto* forgotten = helper_.release();
-}
+void ProgressEngine::abandon() noexcept { [[maybe_unused]] auto* forgotten = helper_.release(); }
 
 void ProgressEngine::write_kick() noexcept {
   const std::uint64_t one = 1;

@@ -1,23 +1,30 @@
-// Who calls ucp_worker_progress, and when: the threads that wait, and a helper thread when none does.
+// Who calls ucp_worker_progress, and when: the threads that wait, and a helper thread when none
+// does.
 //
-// Lock       one mutex guards the worker and all that the engine keeps about it. Guard is the only way
+// Lock       one mutex guards the worker and all that the engine keeps about it. Guard is the only
+// way
 //            to hold it; letting go first posts what other threads left in the submission queue.
-// Driver     at most one thread drives: a waiter, else the helper. A waiter steals the role from the
+// Driver     at most one thread drives: a waiter, else the helper. A waiter steals the role from
+// the
 //            helper with one compare-and-swap, no system call.
-// Waiter     polls a few times, then yields its core between polls, and after `spin` arms the worker
-//            and blocks on its event descriptor. Other waiters watch their own condition, yield, then
-//            sleep until the driver leaves or completes something.
-// Helper     looks once a millisecond while threads come and go; becomes the driver, armed and blocked
+// Waiter     polls a few times, then yields its core between polls, and after `spin` arms the
+// worker
+//            and blocks on its event descriptor. Other waiters watch their own condition, yield,
+//            then sleep until the driver leaves or completes something.
+// Helper     looks once a millisecond while threads come and go; becomes the driver, armed and
+// blocked
 //            without time-out, when nobody drives and nothing moved for a tick; sleeps deep while a
 //            waiter drives. So completion never depends on a caller, and idling costs nothing.
 //
 // The states and the lost wake-ups they avoid (all seq_cst):
-//  - a poster that leaves something in flight signals whoever is blocked on the armed worker: an armed
-//    shared-memory worker is not woken by its own pending sends. So does whoever completes a request
-//    without being the driver. signaled_, reset at each arming, makes that one system call per sleep.
+//  - a poster that leaves something in flight signals whoever is blocked on the armed worker: an
+//  armed
+//    shared-memory worker is not woken by its own pending sends. So does whoever completes a
+//    request without being the driver. signaled_, reset at each arming, makes that one system call
+//    per sleep.
 //  - a thread that gives the driver role up kicks the helper if that sleeps deep (it would not come
-//    to drive); the helper sets asleep_ before it looks at driver_ a last time. Only the helper reads
-//    the kick descriptor: two readers would swallow each other's wake-ups.
+//    to drive); the helper sets asleep_ before it looks at driver_ a last time. Only the helper
+//    reads the kick descriptor: two readers would swallow each other's wake-ups.
 //  - under the lock, before it arms, a driver checks that it still is the driver: another may have
 //    taken the role and consumed the event it is about to wait for.
 #pragma once
@@ -183,16 +190,17 @@ class ProgressEngine {
   const Descriptor kick_fd_;
 
   std::mutex mutex_;
-  bool completed_ = false;               // guarded by mutex_
-  bool signaled_ = false;                // guarded by mutex_: signalled since the last arming
-  Clock::time_point housekept_at_{};     // guarded by mutex_
+  bool completed_ = false;            // guarded by mutex_
+  bool signaled_ = false;             // guarded by mutex_: signalled since the last arming
+  Clock::time_point housekept_at_{};  // guarded by mutex_
   RequestStack submissions_;
 
   std::atomic<Driver> driver_{Driver::none};
-  std::atomic<std::uint64_t> generation_{0};  // bumped, under the lock, when progress moved something
-  std::atomic<int> armed_{0};                 // threads that block, or are about to, on the armed worker
-  std::atomic<bool> asleep_{false};           // the helper blocks, or is about to, not as the driver
-  std::atomic<bool> kicked_{false};           // a kick was written and not yet read
+  std::atomic<std::uint64_t> generation_{
+      0};                            // bumped, under the lock, when progress moved something
+  std::atomic<int> armed_{0};        // threads that block, or are about to, on the armed worker
+  std::atomic<bool> asleep_{false};  // the helper blocks, or is about to, not as the driver
+  std::atomic<bool> kicked_{false};  // a kick was written and not yet read
   std::atomic<bool> stopping_{false};
 
   std::mutex follower_mutex_;

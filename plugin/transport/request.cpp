@@ -1,8 +1,8 @@
 #include "plugin/transport/request.h"
 
-#include <cstdio>
-
 #include <ucp/api/ucp.h>
+
+#include <cstdio>
 
 #include "plugin/transport/group.h"
 
@@ -35,7 +35,9 @@ std::string Request::describe() const {
   const std::string reason = from_any ? "" : group_->peer_reason(rank);
   const std::string because = reason.empty() ? "" : ": " + reason;
   switch (outcome_.failure) {
-    case Failure::none: text += "completed"; break;
+    case Failure::none:
+      text += "completed";
+      break;
     case Failure::timed_out:
       text += "Timed out after " + seconds(done_at_ - posted_at_);
       if (!reason.empty()) text += "; " + peer + ": " + reason;
@@ -60,7 +62,8 @@ std::string Request::describe() const {
       }
       text += peer + " failed" + because;
       if (reason.empty() && outcome_.ucx_status != 0) {
-        text += std::string(": ") + ucs_status_string(static_cast<ucs_status_t>(outcome_.ucx_status));
+        text +=
+            std::string(": ") + ucs_status_string(static_cast<ucs_status_t>(outcome_.ucx_status));
       }
       break;
     case Failure::peer_left:
@@ -70,17 +73,25 @@ std::string Request::describe() const {
       }
       text += peer + (sends ? " did not take the message" : " sends nothing more") + because;
       break;
-    case Failure::unreachable: text += "no contact with " + peer + because; break;
-    case Failure::group_closed: text += "the group was closed on this rank"; break;
-    case Failure::forked: text += "this process was forked"; break;
+    case Failure::unreachable:
+      text += "no contact with " + peer + because;
+      break;
+    case Failure::group_closed:
+      text += "the group was closed on this rank";
+      break;
+    case Failure::forked:
+      text += "this process was forked";
+      break;
     case Failure::ucx:
-      text += std::string("UCX: ") + ucs_status_string(static_cast<ucs_status_t>(outcome_.ucx_status));
+      text +=
+          std::string("UCX: ") + ucs_status_string(static_cast<ucs_status_t>(outcome_.ucx_status));
       break;
   }
   if (outcome_.buffer_in_use) {
-    text += sends ? "; UCX may still read the buffer, which is kept until it has finished"
-                  : "; a message had already been matched: UCX may still write to the buffer, which is "
-                    "kept until it has finished";
+    text +=
+        sends ? "; UCX may still read the buffer, which is kept until it has finished"
+              : "; a message had already been matched: UCX may still write to the buffer, which is "
+                "kept until it has finished";
   }
   return text;
 }

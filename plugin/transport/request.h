@@ -2,11 +2,13 @@
 // whoever posts derives from Request and puts the owner of the buffer (a tensor, a vector) in it.
 //
 // Life-cycle     idle -> queued (waits for first contact) -> posted (UCX has it) -> finished
-// Typed matching a receive that stays unmatched while a message of another class waits on the same tag
+// Typed matching a receive that stays unmatched while a message of another class waits on the same
+// tag
 //                takes that one; the derived class says how (accept), and may convert it (deliver).
-// User's view    pending -> done, once. A request may be done before it is finished: it failed (time
-//                out, dead peer) while UCX still owns its buffer. The engine keeps such a request, and
-//                so the buffer, until UCX lets go ("quarantine").
+// User's view    pending -> done, once. A request may be done before it is finished: it failed
+// (time
+//                out, dead peer) while UCX still owns its buffer. The engine keeps such a request,
+//                and so the buffer, until UCX lets go ("quarantine").
 // References     the poster's handle and, from posting to finished, the engine. The last reference
 //                runs the destructor; the engine never drops the last one under its lock or on its
 //                helper thread (a tensor's destructor may take Python's GIL).
@@ -55,7 +57,7 @@ class Request {
   [[nodiscard]] const Outcome& outcome() const noexcept { return outcome_; }
 
   [[nodiscard]] Kind kind() const noexcept { return kind_; }
-  [[nodiscard]] int peer() const noexcept { return peer_; }      // kAnySource: any
+  [[nodiscard]] int peer() const noexcept { return peer_; }  // kAnySource: any
   [[nodiscard]] bool any_tag() const noexcept { return any_tag_; }
   [[nodiscard]] std::uint32_t user_tag() const noexcept { return user_tag_; }
   [[nodiscard]] MessageClass message_class() const noexcept { return class_; }
@@ -72,14 +74,14 @@ class Request {
   }
 
  protected:
-  // A message of another class, of that many bytes, waits where this receive looks. Called under the
-  // engine's lock: arithmetic only.
+  // A message of another class, of that many bytes, waits where this receive looks. Called under
+  // the engine's lock: arithmetic only.
   [[nodiscard]] virtual Acceptance accept(MessageClass, std::uint64_t bytes) const noexcept {
     return bytes == bytes_ ? Acceptance::as_it_is : Acceptance::refuse;
   }
-  // Puts a message that has come where the user wants it: one of another class that is to be converted,
-  // or any one where delivers() is set. Called on the callback thread, outside all locks, before the
-  // request is done. False: it failed.
+  // Puts a message that has come where the user wants it: one of another class that is to be
+  // converted, or any one where delivers() is set. Called on the callback thread, outside all
+  // locks, before the request is done. False: it failed.
   [[nodiscard]] virtual bool deliver(MessageClass, std::span<const std::byte> message) noexcept {
     (void)message;
     return false;
@@ -130,14 +132,14 @@ class Request {
 
   // Guarded by the engine's lock.
   Stage stage_ = Stage::idle;
-  void* ucx_request_ = nullptr;  // not null while UCX can be asked to cancel it
-  bool matched_ = false;         // a message is on its way into it: no other will be looked for
-  bool refused_ = false;         // that message is of a class it does not take
-  bool taken_ = false;           // that message was taken out of UCX's queue by probing; then:
-  Tag message_tag_ = 0;          //   its tag
-  std::uint64_t message_bytes_ = 0;       //   its size
+  void* ucx_request_ = nullptr;      // not null while UCX can be asked to cancel it
+  bool matched_ = false;             // a message is on its way into it: no other will be looked for
+  bool refused_ = false;             // that message is of a class it does not take
+  bool taken_ = false;               // that message was taken out of UCX's queue by probing; then:
+  Tag message_tag_ = 0;              //   its tag
+  std::uint64_t message_bytes_ = 0;  //   its size
   std::unique_ptr<std::byte[]> staging_;  //   not null: where it goes, to be converted
-  Request* previous_ = nullptr;  // links of the list the request is in
+  Request* previous_ = nullptr;           // links of the list the request is in
   Request* next_ = nullptr;
 
   // Written under the engine's lock before kDone is set.
@@ -166,8 +168,8 @@ class Ref {
     if (object_ != nullptr) object_->retain();
   }
   template <typename U>
-    requires std::is_base_of_v<T, U>
-  Ref(const Ref<U>& other) noexcept : object_(other.get()) {  // NOLINT: implicit as for pointers
+  requires std::is_base_of_v<T, U> Ref(const Ref<U>& other)
+  noexcept : object_(other.get()) {  // NOLINT: implicit as for pointers
     if (object_ != nullptr) object_->retain();
   }
   Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
@@ -240,7 +242,9 @@ class RequestStack {
     }
     return oldest;
   }
-  [[nodiscard]] static Request* next(const Request& request) noexcept { return request.stack_next_; }
+  [[nodiscard]] static Request* next(const Request& request) noexcept {
+    return request.stack_next_;
+  }
 
  private:
   std::atomic<Request*> head_{nullptr};

@@ -1,5 +1,5 @@
-// How this project starts a thread: all signals blocked (they belong to the program's threads), and a
-// name that shows in ps, top and debuggers.
+// How this project starts a thread: all signals blocked (they belong to the program's threads), and
+// a name that shows in ps, top and debuggers.
 #pragma once
 
 #include <pthread.h>
@@ -18,7 +18,8 @@ template <typename Function>
   sigset_t before;
   sigfillset(&all);
   // The synchronous ones stay: a fault in the thread must reach its handler (faulthandler).
-  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&all, fault);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT})
+    sigdelset(&all, fault);
   pthread_sigmask(SIG_BLOCK, &all, &before);
   auto thread = std::make_unique<std::thread>(std::move(function));
   pthread_sigmask(SIG_SETMASK, &before, nullptr);

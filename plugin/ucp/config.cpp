@@ -29,8 +29,8 @@ void Config::override_from_environment(bool (*is_plugin_option)(std::string_view
     const ucs_status_t status = ucp_config_modify(config_.get(), name.c_str(), value.c_str());
     if (status != UCS_OK) {
       throw ArgumentError("TORCH_UCX_" + name + "=" + value +
-                          " is neither an option of torch_ucx nor accepted by UCX as " + name + " (" +
-                          ucs_status_string(status) + ")");
+                          " is neither an option of torch_ucx nor accepted by UCX as " + name +
+                          " (" + ucs_status_string(status) + ")");
     }
   }
 }

@@ -19,9 +19,10 @@ class Config {
   Config();
 
   // Applies every TORCH_UCX_<NAME>=value of the environment for which is_plugin_option(NAME) is
-  // false to UCX's option NAME. Throws ArgumentError for a name or value that UCX does not know. UCX 1.13
-  // cannot tell an unknown name from a transport's option here, and does not take the latter this way
-  // (it warns "invalid configurations" when the worker is made): there UCX_<NAME> must be used for them.
+  // false to UCX's option NAME. Throws ArgumentError for a name or value that UCX does not know.
+  // UCX 1.13 cannot tell an unknown name from a transport's option here, and does not take the
+  // latter this way (it warns "invalid configurations" when the worker is made): there UCX_<NAME>
+  // must be used for them.
   void override_from_environment(bool (*is_plugin_option)(std::string_view name));
 
   // Sets option NAME (without prefix) unless the user set UCX_NAME or TORCH_UCX_NAME. Returns

@@ -35,8 +35,8 @@ class Endpoint {
   explicit operator bool() const { return endpoint_ != nullptr; }
 
   // Starts closing: force (legal only where handles_peer_errors()) ends what is in flight with
-  // CANCELED, else what was sent is flushed first. The handle is gone at once; the request returned,
-  // if any, completes by progress and is the caller's to free.
+  // CANCELED, else what was sent is flushed first. The handle is gone at once; the request
+  // returned, if any, completes by progress and is the caller's to free.
   [[nodiscard]] void* begin_close(bool force) noexcept;
 
   // Flush: completes once everything sent so far has been delivered to the peer's worker.

@@ -1,5 +1,5 @@
-// Keeps UCX's warnings back for a scope (errors still show): for the destruction of a worker that still
-// has requests, which has been reported by name already.
+// Keeps UCX's warnings back for a scope (errors still show): for the destruction of a worker that
+// still has requests, which has been reported by name already.
 #pragma once
 
 #include <string>

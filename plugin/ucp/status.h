@@ -14,8 +14,8 @@ void check(ucs_status_t status, const std::string& what);
 
 // What an nbx call returned, taken apart: done (null), failed (error pointer) or in flight.
 struct CallResult {
-  void* request = nullptr;         // not null only while the operation is in flight
-  ucs_status_t status = UCS_OK;    // UCS_OK, UCS_INPROGRESS or the error
+  void* request = nullptr;       // not null only while the operation is in flight
+  ucs_status_t status = UCS_OK;  // UCS_OK, UCS_INPROGRESS or the error
 
   explicit CallResult(ucs_status_ptr_t pointer) {
     if (pointer == nullptr) return;

@@ -17,7 +17,8 @@ Worker::Worker(const Context& context) {
 std::vector<std::byte> Worker::address() const {
   ucp_address_t* address = nullptr;
   size_t length = 0;
-  check(ucp_worker_get_address(worker_.get(), &address, &length), "getting the UCX worker's address");
+  check(ucp_worker_get_address(worker_.get(), &address, &length),
+        "getting the UCX worker's address");
   const auto* bytes = reinterpret_cast<const std::byte*>(address);
   std::vector<std::byte> copy(bytes, bytes + length);
   ucp_worker_release_address(worker_.get(), address);

@@ -40,8 +40,9 @@ TEST_F(Lifecycle, ReceiveTimesOutAndIsWithdrawn) {
   EXPECT_EQ(received->outcome().failure, Failure::timed_out);
   EXPECT_FALSE(received->outcome().buffer_in_use);
   const auto text = received->describe();
-  EXPECT_TRUE(contains(text, "ucx recv on rank 1 of group \"test\" from rank 0, tag 5, 8 bytes: Timed "
-                             "out after 0.3"))
+  EXPECT_TRUE(contains(text,
+                       "ucx recv on rank 1 of group \"test\" from rank 0, tag 5, 8 bytes: Timed "
+                       "out after 0.3"))
       << text;
   // The next message goes to the next receive, not into the old buffer.
   ranks[0].send(pattern(8, 2), 1, 5);
@@ -128,8 +129,9 @@ TEST_F(Lifecycle, SendsThatNobodyTakesAreGivenUpInBoundedTimeAndNamed) {
   ranks[0].close(200ms);
   const auto text = ::testing::internal::GetCapturedStderr();
   EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
-  EXPECT_TRUE(contains(text, "rank 0 closed group \"test\" before these sends were taken: 8388608 "
-                             "bytes to rank 1 with tag 5"))
+  EXPECT_TRUE(contains(text,
+                       "rank 0 closed group \"test\" before these sends were taken: 8388608 "
+                       "bytes to rank 1 with tag 5"))
       << text;
   EXPECT_EQ(lost->outcome().failure, Failure::group_closed);
   EXPECT_TRUE(small->outcome().ok());
@@ -207,9 +209,10 @@ TEST_F(Lifecycle, OtherUcxVersionIsRefusedWithBothNamed) {
   const auto sent = one.send(pattern(8, 1), 1);
   one.wait(sent, 10s);
   EXPECT_EQ(sent->outcome().failure, Failure::unreachable);
-  EXPECT_TRUE(contains(sent->describe(), "it runs UCX " + blob.ucx.to_string())) << sent->describe();
-  EXPECT_TRUE(contains(sent->describe(),
-                       "this rank runs UCX " + ucp::library_version().to_string()))
+  EXPECT_TRUE(contains(sent->describe(), "it runs UCX " + blob.ucx.to_string()))
+      << sent->describe();
+  EXPECT_TRUE(
+      contains(sent->describe(), "this rank runs UCX " + ucp::library_version().to_string()))
       << sent->describe();
   one.close();
 }
@@ -320,7 +323,8 @@ TEST_F(Lifecycle, AThousandLiveGroupsAndAClearErrorBeyondTheLimit) {
     }
     ADD_FAILURE() << "more groups than mailboxes";
   } catch (const Error& error) {
-    EXPECT_TRUE(contains(error.what(), "no mailbox is free for another group: of 2048")) << error.what();
+    EXPECT_TRUE(contains(error.what(), "no mailbox is free for another group: of 2048"))
+        << error.what();
   }
   EXPECT_EQ(groups.size(), limit - 1);  // one is the fixture's own
   const auto received = groups[1000].receive(8, 0);

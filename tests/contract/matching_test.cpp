@@ -1,5 +1,5 @@
-// The transport's contract, matching beyond the exact one: messages of another class, any source, any
-// tag, probes and taken messages.
+// The transport's contract, matching beyond the exact one: messages of another class, any source,
+// any tag, probes and taken messages.
 #include <algorithm>
 #include <set>
 
@@ -31,7 +31,8 @@ struct TypedRequest final : Request {
       : data(count * width(message_class), std::byte{0xee}), own(message_class) {}
   Acceptance accept(MessageClass other, std::uint64_t bytes) const noexcept override {
     if (bytes == data.size()) return Acceptance::as_it_is;
-    return bytes / width(other) == data.size() / width(own) ? Acceptance::convert : Acceptance::refuse;
+    return bytes / width(other) == data.size() / width(own) ? Acceptance::convert
+                                                            : Acceptance::refuse;
   }
   bool deliver(MessageClass other, std::span<const std::byte> message) noexcept override {
     for (std::size_t i = 0; i < data.size() / width(own); ++i) {
@@ -70,8 +71,8 @@ class Matching : public EnginePair {
   Ref<TypedRequest> receive(int at, int from, MessageClass message_class, std::size_t count,
                             std::uint64_t tag = 0) {
     auto request = Ref<TypedRequest>::make(message_class, count);
-    ranks[static_cast<std::size_t>(at)].group->receive(request, request->data.data(),
-                                                       request->data.size(), from, message_class, tag);
+    ranks[static_cast<std::size_t>(at)].group->receive(
+        request, request->data.data(), request->data.size(), from, message_class, tag);
     return request;
   }
   void finish(int at, const Ref<TypedRequest>& request) {
@@ -142,7 +143,8 @@ TEST_F(Matching, NeitherIsAnErrorWithBothClassesAndSizesAndTheNextMessageIsIntac
                                       std::to_string(4 * (count + 2)) + " bytes"),
                             std::string::npos)
                       << text;
-                  EXPECT_EQ(received->data, std::vector<std::byte>(4 * (count + 2), std::byte{0xee}));
+                  EXPECT_EQ(received->data,
+                            std::vector<std::byte>(4 * (count + 2), std::byte{0xee}));
                   send(0, 1, kU32, numbers(kU32, 7));
                   const auto next = receive(1, 0, kU32, 7);
                   finish(1, next);
@@ -195,7 +197,8 @@ TEST_F(Matching, MatchedByItsOwnClassBetweenLookAndWithdrawal) {
     const auto sent = send(0, 1, kU32, numbers(kU32, count, round), 5);
     ranks[1].group->wait(*received);
     if (received->outcome().failure == Failure::wrong_class) {
-      // The other class was seen first, while nothing of its own had come: allowed; its own is next.
+      // The other class was seen first, while nothing of its own had come: allowed; its own is
+      // next.
       const auto own = receive(1, 0, kU32, count, 5);
       finish(1, own);
       ASSERT_EQ(own->data, numbers(kU32, count, round));
@@ -258,7 +261,8 @@ TEST_F(Matching, AnySourceTellsTheSenderEarlyAndLate) {
       std::vector<Ref<BufferRequest>> sends;
       const auto send_all = [&] {
         for (int rank = 1; rank < 4; ++rank) {
-          sends.push_back(send(rank, 0, kU32, numbers(kU32, count, static_cast<unsigned>(rank)), 7));
+          sends.push_back(
+              send(rank, 0, kU32, numbers(kU32, count, static_cast<unsigned>(rank)), 7));
         }
       };
       if (early) {
@@ -287,8 +291,7 @@ TEST_F(Matching, AnySourceIsFairAndKeepsEachSendersOrder) {
   for (int rank = 1; rank < 4; ++rank) {
     senders.emplace_back([&, rank] {
       for (unsigned i = 0; i < kEach; ++i) {
-        ranks[static_cast<std::size_t>(rank)].finish(
-            send(rank, 0, kU32, numbers(kU32, 2, i), 1));
+        ranks[static_cast<std::size_t>(rank)].finish(send(rank, 0, kU32, numbers(kU32, 2, i), 1));
       }
     });
   }
@@ -345,7 +348,8 @@ TEST_F(Matching, AnySourceSizeMismatchAndTimeOut) {
   const auto nothing = receive(1, kAnySource, kU32, 5);
   ranks[1].group->wait(*nothing, 100ms);
   EXPECT_EQ(nothing->outcome().failure, Failure::timed_out);
-  EXPECT_NE(nothing->describe().find("from any rank, tag 0, 20 bytes: Timed out"), std::string::npos)
+  EXPECT_NE(nothing->describe().find("from any rank, tag 0, 20 bytes: Timed out"),
+            std::string::npos)
       << nothing->describe();
 }
 
@@ -415,9 +419,9 @@ TEST_F(Matching, TakenMessageThatIsDroppedLetsItsSenderGoOn) {
   { const auto message = ranks[1].group->wait_take(0, 4); }
   ranks[0].finish(sent);
   auto request = Ref<TypedRequest>::make(kU32, std::size_t{1});
-  EXPECT_THROW(ranks[1].group->receive(request, request->data.data(), 4, kU32,
-                                       transport::TakenMessage()),
-               ArgumentError);
+  EXPECT_THROW(
+      ranks[1].group->receive(request, request->data.data(), 4, kU32, transport::TakenMessage()),
+      ArgumentError);
 }
 
 TEST_F(Matching, ThreadsTakeMessagesOfUnknownSize) {

@@ -8,9 +8,8 @@ namespace {
 using PointToPoint = EnginePair;
 
 TEST_F(PointToPoint, DeliversEverySizeSenderEarlyAndLate) {
-  for (const std::size_t bytes :
-       {0u, 1u, 8u, 960u, 1024u, 1088u, 8128u, 8192u, 8256u, 65472u, 65536u, 65600u, 262080u, 262144u,
-        262208u, 1u << 20, 16u << 20}) {
+  for (const std::size_t bytes : {0u, 1u, 8u, 960u, 1024u, 1088u, 8128u, 8192u, 8256u, 65472u,
+                                  65536u, 65600u, 262080u, 262144u, 262208u, 1u << 20, 16u << 20}) {
     for (const bool sender_early : {true, false}) {
       const auto data = pattern(bytes, static_cast<unsigned>(bytes));
       Ref<BufferRequest> sent;
@@ -36,7 +35,8 @@ TEST_F(PointToPoint, DeliversEverySizeSenderEarlyAndLate) {
 TEST_F(PointToPoint, TagsMatchInAnyOrder) {
   for (const std::size_t bytes : {std::size_t{4}, std::size_t{4} << 20}) {
     std::vector<Ref<BufferRequest>> sends;
-    for (const unsigned tag : {1u, 2u, 3u}) sends.push_back(ranks[0].send(pattern(bytes, tag), 1, tag));
+    for (const unsigned tag : {1u, 2u, 3u})
+      sends.push_back(ranks[0].send(pattern(bytes, tag), 1, tag));
     for (const unsigned tag : {3u, 1u, 2u}) {
       const auto received = ranks[1].receive(bytes, 0, tag);
       ranks[1].finish(received);
@@ -170,8 +170,7 @@ TEST_F(PointToPoint, BadArgumentsAreRefusedBeforeAnythingIsPosted) {
   };
   EXPECT_EQ(text(2, 1, 0), "destination rank 2 is outside group \"test\": allowed is 0 to 1");
   EXPECT_EQ(text(-1, 1, 0), "destination rank -1 is outside group \"test\": allowed is 0 to 1");
-  EXPECT_EQ(text(1, 1, transport::kMaxUserTag + 1),
-            "tag 2147483648 is outside 0 to 2147483647");
+  EXPECT_EQ(text(1, 1, transport::kMaxUserTag + 1), "tag 2147483648 is outside 0 to 2147483647");
   EXPECT_EQ(text(1, transport::kClassControl, 0), "message class 63 is not for messages");
   EXPECT_FALSE(request->done());
 }

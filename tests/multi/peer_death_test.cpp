@@ -1,4 +1,5 @@
-// Ranks as real processes: one of them dies. The survivor is told by name, soon, and is not disturbed.
+// Ranks as real processes: one of them dies. The survivor is told by name, soon, and is not
+// disturbed.
 #include "tests/support/rank.h"
 #include "tests/support/rank_processes.h"
 

@@ -23,8 +23,8 @@ double cpu_seconds() {
 }
 
 TEST(Processes, SenderThatLeavesAtOnceIsHeardALittleLater) {
-  for (const std::size_t bytes : {std::size_t{8}, std::size_t{4000}, std::size_t{100'000},
-                                  std::size_t{4} << 20}) {
+  for (const std::size_t bytes :
+       {std::size_t{8}, std::size_t{4000}, std::size_t{100'000}, std::size_t{4} << 20}) {
     RankProcesses processes;
     processes.start([=](int, DirectoryStore& store) {
       Rank self(engine(), store, 0, 2, "job", 30s);
@@ -143,14 +143,15 @@ TEST(Processes, FourRanksOnFewCoresExchangeWithEachOther) {
         std::vector<Ref<BufferRequest>> receives;
         for (int peer = 0; peer < 4; ++peer) receives.push_back(self.receive(256, peer, round % 7));
         for (int peer = 0; peer < 4; ++peer) {
-          self.send(pattern(256, round * 16 + static_cast<unsigned>(rank * 4 + peer)), peer, round % 7);
+          self.send(pattern(256, round * 16 + static_cast<unsigned>(rank * 4 + peer)), peer,
+                    round % 7);
         }
         for (int peer = 0; peer < 4; ++peer) {
           const auto& received = receives[static_cast<std::size_t>(peer)];
           self.finish(received);
-          RANK_CHECK(received->data ==
-                         pattern(256, round * 16 + static_cast<unsigned>(peer * 4 + rank)),
-                     "wrong data");
+          RANK_CHECK(
+              received->data == pattern(256, round * 16 + static_cast<unsigned>(peer * 4 + rank)),
+              "wrong data");
         }
       }
     });

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <atomic>
-
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -47,8 +46,8 @@ class DirectoryStore final : public rendezvous::KeyValueStore {
   }
   [[nodiscard]] std::filesystem::path write_temporary(const rendezvous::Bytes& value) const {
     static std::atomic<int> counter{0};
-    auto file = directory_ / (".tmp-" + std::to_string(::getpid()) + "-" +
-                              std::to_string(counter.fetch_add(1)));
+    auto file = directory_ /
+                (".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(counter.fetch_add(1)));
     std::ofstream(file, std::ios::binary)
         .write(reinterpret_cast<const char*>(value.data()),
                static_cast<std::streamsize>(value.size()));

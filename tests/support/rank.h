@@ -70,8 +70,7 @@ struct Rank {
   Ref<BufferRequest> send(std::vector<std::byte> data, int dst, std::uint64_t tag = 0,
                           transport::MessageClass message_class = 1) const {
     auto request = Ref<BufferRequest>::make(std::move(data));
-    group->send(request, request->data.data(), request->data.size(), dst, message_class,
-                tag);
+    group->send(request, request->data.data(), request->data.size(), dst, message_class, tag);
     return request;
   }
   Ref<BufferRequest> receive(std::size_t bytes, int src, std::uint64_t tag = 0,

@@ -61,7 +61,9 @@ class RankProcesses {
     pids_.push_back(pid);
   }
 
-  void kill(int rank, int signal = SIGKILL) const { ::kill(pids_[static_cast<std::size_t>(rank)], signal); }
+  void kill(int rank, int signal = SIGKILL) const {
+    ::kill(pids_[static_cast<std::size_t>(rank)], signal);
+  }
   [[nodiscard]] pid_t pid(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
 
   // Exit status of a rank; 128 + signal where one ended it; -1 where it still ran at the limit.
@@ -80,7 +82,9 @@ class RankProcesses {
   }
 
   // Ranks tell each other things outside UCX: a rank posts a word, others wait for it.
-  static void post(DirectoryStore& store, const std::string& word) { store.set("word-" + word, {}); }
+  static void post(DirectoryStore& store, const std::string& word) {
+    store.set("word-" + word, {});
+  }
   static void await(DirectoryStore& store, const std::string& word) {
     while (!store.try_get({"word-" + word})[0]) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -97,13 +101,13 @@ class RankProcesses {
 };
 
 // In a rank's process: like EXPECT_TRUE, but shows in the exit status.
-#define RANK_CHECK(condition, text)                                                              \
-  do {                                                                                           \
-    if (!(condition)) {                                                                          \
-      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition,                    \
-                   std::string(text).c_str());                                                   \
-      ::torch_ucx::support::RankProcesses::note_failure();                                       \
-    }                                                                                            \
+#define RANK_CHECK(condition, text)                                           \
+  do {                                                                        \
+    if (!(condition)) {                                                       \
+      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, \
+                   std::string(text).c_str());                                \
+      ::torch_ucx::support::RankProcesses::note_failure();                    \
+    }                                                                         \
   } while (false)
 
 }  // namespace torch_ucx::support

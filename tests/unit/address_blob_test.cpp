@@ -52,7 +52,8 @@ TEST(AddressBlob, RoundTrip) {
 TEST(AddressBlob, EveryTruncationIsRefused) {
   const auto bytes = sample().encode();
   for (std::size_t size = 0; size < bytes.size(); ++size) {
-    EXPECT_NE(refusal({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size)}), "accepted")
+    EXPECT_NE(refusal({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size)}),
+              "accepted")
         << size;
   }
 }
@@ -105,14 +106,16 @@ TEST(ErrorMode, IsSymmetricAndFollowsHostVersionAndWish) {
       {on_host("h", fresh, automatic), on_host("h", fresh, peer), true},
       {on_host("h", old, none), on_host("h", old, automatic), false},
       {on_host("h", fresh, automatic, "tcp,self"), on_host("h", fresh, automatic), true},
-      {on_host("h", fresh, automatic, "posix,cma,self"), on_host("h", fresh, automatic, "sm"), false},
+      {on_host("h", fresh, automatic, "posix,cma,self"), on_host("h", fresh, automatic, "sm"),
+       false},
       {on_host("h", fresh, automatic, "^rc"), on_host("h", fresh, automatic, "all"), false},
   };
   for (const auto& c : cases) {
     EXPECT_EQ(peer_error_mode(c.a, c.b), c.peer) << (&c - cases);
     EXPECT_EQ(peer_error_mode(c.b, c.a), c.peer) << (&c - cases);
   }
-  EXPECT_THROW((void)peer_error_mode(on_host("h", old, none), on_host("h", old, peer)), ArgumentError);
+  EXPECT_THROW((void)peer_error_mode(on_host("h", old, none), on_host("h", old, peer)),
+               ArgumentError);
 }
 
 TEST(HostIdentity, DescribesThisProcess) {

@@ -122,9 +122,10 @@ TEST_F(UcxConfig, UnknownOverrideIsNamed) {
   if (refusal.empty()) {
     EXPECT_NE(printed.find("NO_SUCH_OPTION=1"), std::string::npos) << printed;
   } else {
-    EXPECT_NE(refusal.find(
-                  "TORCH_UCX_NO_SUCH_OPTION=1 is neither an option of torch_ucx nor accepted by UCX"),
-              std::string::npos)
+    EXPECT_NE(
+        refusal.find(
+            "TORCH_UCX_NO_SUCH_OPTION=1 is neither an option of torch_ucx nor accepted by UCX"),
+        std::string::npos)
         << refusal;
   }
 }

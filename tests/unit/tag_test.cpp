@@ -19,8 +19,8 @@ TEST(Tag, RoundTripAtBothEndsOfEveryField) {
   for (const std::uint64_t mailbox : {std::uint64_t{0}, std::uint64_t{1}, kMaxMailbox}) {
     for (const std::uint64_t rank : {std::uint64_t{0}, std::uint64_t{1}, kMaxRank}) {
       for (const std::uint64_t message_class : {std::uint64_t{0}, std::uint64_t{1}, kMaxClass}) {
-        for (const std::uint64_t user : {std::uint64_t{0}, std::uint64_t{1} << 16,
-                                         std::uint64_t{1} << 24, kMaxUserTag}) {
+        for (const std::uint64_t user :
+             {std::uint64_t{0}, std::uint64_t{1} << 16, std::uint64_t{1} << 24, kMaxUserTag}) {
           const Tag tag = make_tag(mailbox, rank, message_class, user);
           EXPECT_EQ(mailbox_of(tag), mailbox);
           EXPECT_EQ(rank_of(tag), rank);

@@ -81,13 +81,13 @@ class TORCH_UCX_API ProcessGroupUCX final : public c10d::Backend {
 
   // A message that waits to be received.
   struct WaitingMessage {
-    int source;             // group rank
+    int source;  // group rank
     int tag;
     c10::ScalarType dtype;  // of the sender's tensor
     std::uint64_t bytes;
   };
-  // One that take() took out of matching: only recvMessage() gets it now. Copies mean the same message;
-  // when the last is gone unreceived it is discarded.
+  // One that take() took out of matching: only recvMessage() gets it now. Copies mean the same
+  // message; when the last is gone unreceived it is discarded.
   class TORCH_UCX_API Message {
    public:
     [[nodiscard]] const WaitingMessage& info() const noexcept { return info_; }
@@ -100,14 +100,16 @@ class TORCH_UCX_API ProcessGroupUCX final : public c10d::Backend {
     WaitingMessage info_;
   };
 
-  // A message that a receive with this source and tag would get; without waiting, and waiting up to timeout
-  // (0: the group's) for one to come.
+  // A message that a receive with this source and tag would get; without waiting, and waiting up to
+  // timeout (0: the group's) for one to come.
   std::optional<WaitingMessage> probe(int source, int tag);
   std::optional<WaitingMessage> waitProbe(int source, int tag, std::chrono::milliseconds timeout);
   // The same, and takes it out of matching (MPI's matched probe). timeout: none: without waiting.
-  std::optional<Message> take(int source, int tag, std::optional<std::chrono::milliseconds> timeout);
+  std::optional<Message> take(int source, int tag,
+                              std::optional<std::chrono::milliseconds> timeout);
   // Receives a message that was taken; once.
-  c10::intrusive_ptr<c10d::Work> recvMessage(std::vector<at::Tensor>& tensors, const Message& message);
+  c10::intrusive_ptr<c10d::Work> recvMessage(std::vector<at::Tensor>& tensors,
+                                             const Message& message);
 
   c10::intrusive_ptr<c10d::Work> barrier(
       const c10d::BarrierOptions& opts = c10d::BarrierOptions()) override;

@@ -1,5 +1,5 @@
-// The store through which ranks find each other, as this project uses it. torch's stores are adapted
-// in c10d/store_adapter.h; MemoryStore serves tests and programs without torch.
+// The store through which ranks find each other, as this project uses it. torch's stores are
+// adapted in c10d/store_adapter.h; MemoryStore serves tests and programs without torch.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ namespace torch_ucx::rendezvous {
 
 using Bytes = std::vector<std::byte>;
 
-// Every method may block for a round trip, never for a key that is missing, and throws Error when the
-// store cannot be reached. One thread at a time; clone() for another thread.
+// Every method may block for a round trip, never for a key that is missing, and throws Error when
+// the store cannot be reached. One thread at a time; clone() for another thread.
 class TORCH_UCX_API KeyValueStore {
  public:
   virtual ~KeyValueStore();
