@@ -1,25 +1,23 @@
 // Who calls ucp_worker_progress, and when: the threads that wait, and a helper thread when none
 // does.
 //
-// Lock       one mutex guards the worker and all that the engine keeps about it. Guard is the only
-// way
-//            to hold it; letting go first posts what other threads left in the submission queue.
-// Driver     at most one thread drives: a waiter, else the helper. A waiter steals the role from
-// the
-//            helper with one compare-and-swap, no system call.
-// Waiter     polls a few times, then yields its core between polls, and after `spin` arms the
-// worker
-//            and blocks on its event descriptor. Other waiters watch their own condition, yield,
-//            then sleep until the driver leaves or completes something.
-// Helper     looks once a millisecond while threads come and go; becomes the driver, armed and
-// blocked
-//            without time-out, when nobody drives and nothing moved for a tick; sleeps deep while a
-//            waiter drives. So completion never depends on a caller, and idling costs nothing.
+// Lock: one mutex guards the worker and all that the engine keeps about it. Guard is the only way
+// to hold it; letting go first posts what other threads left in the submission queue.
+//
+// Driver: at most one thread drives: a waiter, else the helper. A waiter steals the role from the
+// helper with one compare-and-swap, no system call.
+//
+// Waiter: polls a few times, then yields its core between polls; when nothing has moved for `spin`
+// it arms the worker and blocks on its event descriptor. Other waiters watch their own condition,
+// yield, then sleep until the driver leaves or completes something.
+//
+// Helper: looks once a millisecond while threads come and go; becomes the driver, armed and blocked
+// without time-out, when nobody drives and nothing moved for a tick; sleeps deep while a waiter
+// drives. So completion never depends on a caller, and idling costs nothing.
 //
 // The states and the lost wake-ups they avoid (all seq_cst):
 //  - a poster that leaves something in flight signals whoever is blocked on the armed worker: an
-//  armed
-//    shared-memory worker is not woken by its own pending sends. So does whoever completes a
+//    armed shared-memory worker is not woken by its own pending sends. So does whoever completes a
 //    request without being the driver. signaled_, reset at each arming, makes that one system call
 //    per sleep.
 //  - a thread that gives the driver role up kicks the helper if that sleeps deep (it would not come

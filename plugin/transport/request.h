@@ -1,17 +1,19 @@
 // One send or receive, from posting to completion. Also the record that keeps its buffer alive:
 // whoever posts derives from Request and puts the owner of the buffer (a tensor, a vector) in it.
 //
-// Life-cycle     idle -> queued (waits for first contact) -> posted (UCX has it) -> finished
-// Typed matching a receive that stays unmatched while a message of another class waits on the same
-// tag
-//                takes that one; the derived class says how (accept), and may convert it (deliver).
-// User's view    pending -> done, once. A request may be done before it is finished: it failed
-// (time
-//                out, dead peer) while UCX still owns its buffer. The engine keeps such a request,
-//                and so the buffer, until UCX lets go ("quarantine").
-// References     the poster's handle and, from posting to finished, the engine. The last reference
-//                runs the destructor; the engine never drops the last one under its lock or on its
-//                helper thread (a tensor's destructor may take Python's GIL).
+// Life-cycle: idle -> queued (waits for first contact) -> posted (UCX has it) -> finished; a
+// receive may be delivering before it is finished.
+//
+// User's view: pending -> done, once. A request may be done before it is finished: it failed (time
+// out, dead peer) while UCX still owns its buffer. The engine keeps such a request, and so the
+// buffer, until UCX lets go ("quarantine").
+//
+// Typed matching: a receive that stays unmatched while a message of another class waits on the
+// same tag takes that one; the derived class says how (accept), and may convert it (deliver).
+//
+// References: the poster's handle and, from posting to finished, the engine. The last reference
+// runs the destructor; the engine never drops the last one under its lock or on its helper thread
+// (a tensor's destructor may take Python's GIL).
 #pragma once
 
 #include <atomic>

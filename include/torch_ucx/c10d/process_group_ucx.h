@@ -1,14 +1,14 @@
 // The backend "ucx" of torch.distributed: point-to-point messages of tensors over UCX.
 //
-// Lifetime     shutdown(), abort(), the destructor and shutdown_all() end in one teardown, which
-// runs
-//              once and is bounded in time. A Work may outlive its group.
-// Thread rule  any thread may call any method. Nothing here blocks but the constructor (it talks to
-// the
-//              store) and the teardown.
-// Errors       c10::ValueError for an argument that is not allowed, before anything is posted;
-//              c10::DistBackendError, DistNetworkError and DistStoreError for UCX, a peer and the
-//              store; c10d::TimeoutError for a deadline.
+// Lifetime: shutdown(), abort(), the destructor and shutdown_all() end in one teardown, which runs
+// once and is bounded in time. A Work may outlive its group.
+//
+// Thread rule: any thread may call any method. Nothing here blocks but the constructor (it talks to
+// the store), waitProbe(), take() with a time-out, and the teardown.
+//
+// Errors: c10::ValueError for an argument that is not allowed, before anything is posted;
+// c10::DistBackendError, DistNetworkError and DistStoreError for UCX, a peer and the store;
+// c10d::TimeoutError for a deadline.
 #pragma once
 
 #include <atomic>
