@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ranks import Job
+from ranks import Job, Nursery
 
 PROCESS_TIMEOUT_S = 120
 """Bounds a test's child process; one that passes it hangs, and fails its test."""
@@ -93,8 +93,28 @@ def _libucp_of_the_wheel():
     return str(Path(next(iter(spec.submodule_search_locations))) / "lib" / "libucp.so.0")
 
 
-LIBUCP = {"ucx-default": None, "ucx-wheel": "wheel"}
-"""The two UCX versions: that which torch_ucx finds by itself, and that of PyPI's wheel."""
+def _libucp_environments():
+    """The UCX versions by name: that which torch_ucx finds by itself, and that of PyPI's wheel.
+
+    Where TORCH_UCX_LIBUCP is set for the whole run, that version is the only one.
+    """
+    chosen = os.environ.get("TORCH_UCX_LIBUCP")
+    if chosen:
+        return {"ucx-chosen": {"TORCH_UCX_LIBUCP": chosen}}
+    return {"ucx-found": {}, "ucx-wheel": {"TORCH_UCX_LIBUCP": _libucp_of_the_wheel()}}
+
+
+def _settings():
+    """Environments by name: each UCX version with each choice of transports."""
+    return {
+        f"{tls_name}-{libucp_name}": {**({} if tls is None else {"UCX_TLS": tls}), **libucp}
+        for libucp_name, libucp in _libucp_environments().items()
+        for tls_name, tls in TRANSPORTS.items()
+    }
+
+
+_FEW = ("tcp-ucx-found", "default-ucx-wheel", "tcp-ucx-chosen")
+"""Enough where a test is about what lies above UCX; the nightly run has all."""
 
 
 def pytest_configure(config):
@@ -102,40 +122,65 @@ def pytest_configure(config):
 
 
 def pytest_generate_tests(metafunc):
-    """Run a test that takes ``libucp`` once for each UCX version.
-
-    Where TORCH_UCX_LIBUCP is set for the whole run, that version is the only one.
-    """
+    names = list(_settings())
+    if "setting" in metafunc.fixturenames:
+        metafunc.parametrize("setting", names, indirect=True)
+    if "few_settings" in metafunc.fixturenames:
+        few = [
+            pytest.param(name, marks=[] if name in _FEW else [pytest.mark.nightly])
+            for name in names
+        ]
+        metafunc.parametrize("few_settings", few, indirect=True)
     if "libucp" in metafunc.fixturenames:
-        chosen = ["ucx-chosen"] if os.environ.get("TORCH_UCX_LIBUCP") else list(LIBUCP)
-        metafunc.parametrize("libucp", chosen, indirect=True)
+        metafunc.parametrize("libucp", list(_libucp_environments()), indirect=True)
+
+
+@pytest.fixture
+def setting(request):
+    """An environment: the test runs on each UCX version over each choice of transports."""
+    return _settings()[request.param]
+
+
+@pytest.fixture
+def few_settings(request):
+    """An environment: as ``setting`` in the nightly run, else one over tcp and one by default."""
+    return _settings()[request.param]
 
 
 @pytest.fixture
 def libucp(request):
     """The environment that chooses a UCX version; a test that takes it runs once for each."""
-    if request.param == "ucx-chosen":
-        return {"TORCH_UCX_LIBUCP": os.environ["TORCH_UCX_LIBUCP"]}
-    if LIBUCP[request.param] is None:
-        return {}
-    return {"TORCH_UCX_LIBUCP": _libucp_of_the_wheel()}
-
-
-@pytest.fixture(params=list(TRANSPORTS))
-def transport(request):
-    """The environment that chooses transports; a test that takes it runs once for each."""
-    tls = TRANSPORTS[request.param]
-    return {} if tls is None else {"UCX_TLS": tls}
+    return _libucp_environments()[request.param]
 
 
 @pytest.fixture
 def both_libucp():
     """Environments for the two UCX versions, for a test that uses both at once."""
-    return {}, {"TORCH_UCX_LIBUCP": _libucp_of_the_wheel()}
+    # An empty value is none: the run's own choice is taken back.
+    return {"TORCH_UCX_LIBUCP": ""}, {"TORCH_UCX_LIBUCP": _libucp_of_the_wheel()}
+
+
+def _clean_environment():
+    """That of the test run less the settings of UCX, of torch_ucx and of launchers."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name == "TORCH_UCX_LIBUCP"
+        or not (
+            name.startswith(("UCX_", "TORCH_UCX_")) or name in _SETTINGS or name in _OF_LAUNCHERS
+        )
+    }
+
+
+@pytest.fixture(scope="session")
+def nursery():
+    nursery = Nursery(_clean_environment())
+    yield nursery
+    nursery.close()
 
 
 @pytest.fixture
-def start_ranks(tmp_path):
+def start_ranks(tmp_path, nursery):
     """Start a ``ranks.Job``: ``start_ranks(functions, size=2, **options of Job)``.
 
     The job gets the environment of the test run less all settings of UCX, of torch_ucx (but for
@@ -145,20 +190,12 @@ def start_ranks(tmp_path):
     numbers = itertools.count()
 
     def start(functions, size=2, **options):
-        environment = {
-            name: value
-            for name, value in os.environ.items()
-            if name == "TORCH_UCX_LIBUCP"
-            or not (
-                name.startswith(("UCX_", "TORCH_UCX_"))
-                or name in _SETTINGS
-                or name in _OF_LAUNCHERS
-            )
-        }
         directory = tmp_path / f"job-{next(numbers)}"
         directory.mkdir()
-        jobs.append(Job(directory, functions, size, environment=environment, **options))
-        return jobs[-1]
+        environment = _clean_environment()
+        job = Job(directory, functions, size, environment=environment, nursery=nursery, **options)
+        jobs.append(job)
+        return job
 
     yield start
     for job in jobs:

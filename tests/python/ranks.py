@@ -1,8 +1,12 @@
 """Jobs of several real processes: what a test uses to start them, and what runs in each of them.
 
-``Job`` (see the fixture ``run_ranks``) starts every rank as an interpreter of its own, which
-imports the test's module and calls the functions that the test named, each with its ``Rank``. The
-job judges all ranks: exit statuses, a deadline, and what UCX printed.
+``Job`` (see the fixture ``run_ranks``) starts every rank as a process of its own, which imports the
+test's module and calls the functions that the test named, each with its ``Rank``. The job judges
+all ranks: exit statuses, a deadline, and what UCX printed.
+
+Importing torch takes longer than most jobs, so ranks are forked from a ``Nursery``: an interpreter
+that has imported torch and done nothing else (no thread, no libucp). A job that is about what
+happens before that asks for ``fresh`` interpreters.
 
 Ranks agree on things outside the backend with words (``Rank.post``, ``Rank.await_word``), files in
 the job's directory: a test of the backend must not order its steps by means of the backend.
@@ -13,6 +17,7 @@ import importlib.util
 import json
 import os
 import re
+import selectors
 import signal
 import socket
 import subprocess
@@ -153,15 +158,17 @@ def _free_port():
 
 
 def _main():
-    """A rank's process: ``argv`` is a JSON object, made by ``Job``."""
-    given = json.loads(sys.argv[1])
+    """An interpreter of one rank: ``argv`` is a JSON object, made by ``Job``."""
+    sys.exit(_run(json.loads(sys.argv[1])))
+
+
+def _run(given):
+    """All that a rank does; returns its exit status."""
     faulthandler.enable()
     faulthandler.dump_traceback_later(max(1, given["deadline"] - 2))
     spec = importlib.util.spec_from_file_location(given["module"], given["file"])
     module = importlib.util.module_from_spec(spec)
-    # Also found by processes that this one starts, and by pickle.
-    sys.modules[given["module"]] = module
-    sys.path.insert(0, str(Path(given["file"]).parent))
+    sys.modules[given["module"]] = module  # where pickle looks for the module's classes
     spec.loader.exec_module(module)
     rank = Rank(given["rank"], given["size"], given["directory"], given["init"])
     status = 0
@@ -169,8 +176,10 @@ def _main():
         if given["group"]:
             rank.init(**given["group"])
         for name in given["functions"]:
+            begin = time.monotonic()
             print(f"-- {name}", flush=True)
             getattr(module, name)(rank, **given["arguments"])
+            print(f"   {time.monotonic() - begin:.2f} s", flush=True)
         if given["group"]:
             import torch.distributed as dist
 
@@ -181,10 +190,116 @@ def _main():
     results = Path(given["directory"]) / f"results-{rank.rank}"
     results.write_text(json.dumps(rank.results))
     faulthandler.cancel_dump_traceback_later()
-    sys.exit(status)
+    return status
+
+
+def _nurse():
+    """The nursery's process: forks a rank for each line of its input, reports each one's end."""
+    import pytest  # noqa: F401  every test module imports it
+
+    assert len(os.listdir("/proc/self/task")) == 1, "importing torch has started threads"
+    print(f"ready {os.getpid()}", flush=True)
+    running = {}
+    selector = selectors.DefaultSelector()
+    selector.register(sys.stdin.buffer.raw, selectors.EVENT_READ)
+    pending = b""
+    while True:
+        if selector.select(_WORD_PAUSE_S if running else None):
+            data = os.read(0, 1 << 16)
+            if not data:
+                sys.exit(0)
+            pending += data
+        while b"\n" in pending:
+            line, pending = pending.split(b"\n", 1)
+            request = json.loads(line)
+            child = os.fork()
+            if child == 0:
+                selector.close()
+                _become(request)
+                sys.exit(_run(request["given"]))  # ends like any interpreter, exit hooks and all
+            running[child] = request
+            _write(request["begun"], str(child))
+        for child in list(running):
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid != 0:
+                _write(running.pop(child)["ended"], str(os.waitstatus_to_exitcode(status)))
+
+
+def _become(request):
+    os.setsid()
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    for number, path in ((1, request["stdout"]), (2, request["stderr"])):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, number)
+        os.close(file)
+
+
+def _write(path, text):
+    part = Path(f"{path}.part")
+    part.write_text(text)
+    part.rename(path)
 
 
 # ---- in the test -------------------------------------------------------------------------------
+
+
+class Nursery:
+    """Forks ranks that have imported torch; one for a test run, ended by ``close``."""
+
+    def __init__(self, environment):
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", "import ranks; ranks._nurse()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=_with_this_module(environment),
+        )
+        assert self._process.stdout.readline().startswith(b"ready "), "the nursery did not start"
+
+    def fork(self, given, env, cwd, stdout, stderr):
+        begun, ended = (Path(f"{stdout}-{word}") for word in ("begun", "ended"))
+        request = {"given": given, "env": env, "cwd": str(cwd), "begun": str(begun)}
+        request |= {"ended": str(ended), "stdout": str(stdout), "stderr": str(stderr)}
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        self._process.stdin.flush()
+        wait_until(begun.exists, "a rank to be forked", 20)
+        return ForkedRank(int(begun.read_text()), ended)
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait()
+
+
+class ForkedRank:
+    """What ``Job`` uses of ``subprocess.Popen``, for a process that is the nursery's child."""
+
+    def __init__(self, pid, ended):
+        self.pid = pid
+        self._ended = ended
+
+    def poll(self):
+        return int(self._ended.read_text()) if self._ended.exists() else None
+
+    def wait(self, timeout=20):
+        end = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired(f"rank of pid {self.pid}", timeout)
+            time.sleep(_WORD_PAUSE_S)
+        return self.poll()
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+def _with_this_module(environment):
+    path = [str(Path(__file__).parent), *filter(None, [environment.get("PYTHONPATH")])]
+    return {"OMP_NUM_THREADS": "1", **environment, "PYTHONPATH": os.pathsep.join(path)}
 
 
 class Job:
@@ -205,7 +320,9 @@ class Job:
         arguments=None,
         env=None,
         rank_env=None,
-        environment=None,
+        environment,
+        nursery,
+        fresh=False,
         deadline=DEADLINE_S,
     ):
         functions = [functions] if callable(functions) else list(functions)
@@ -214,12 +331,7 @@ class Job:
         self.deadline = deadline
         self._end = time.monotonic() + deadline
         self._processes = []
-        base = dict(os.environ if environment is None else environment)
-        base["PYTHONPATH"] = os.pathsep.join(
-            [str(Path(__file__).parent), *filter(None, [base.get("PYTHONPATH")])]
-        )
-        base.setdefault("OMP_NUM_THREADS", "1")
-        base.update(env or {})
+        base = {**_with_this_module(environment), **(env or {})}
         for rank in range(size):
             given = {
                 "module": file.stem,
@@ -233,17 +345,21 @@ class Job:
                 "group": {"backend": "ucx", **group} if group is not None else None,
                 "deadline": deadline,
             }
-            with (
-                open(self.directory / f"stdout-{rank}", "wb") as out,
-                open(self.directory / f"stderr-{rank}", "wb") as err,
-            ):
+            ranks_env = {**base, **(rank_env or {}).get(rank, {})}
+            out, err = (self.directory / f"{name}-{rank}" for name in ("stdout", "stderr"))
+            out.touch()
+            err.touch()
+            if not fresh:
+                self._processes.append(nursery.fork(given, ranks_env, self.directory, out, err))
+                continue
+            with open(out, "ab") as stdout, open(err, "ab") as stderr:
                 self._processes.append(
                     subprocess.Popen(
                         [sys.executable, "-c", "import ranks; ranks._main()", json.dumps(given)],
                         stdin=subprocess.DEVNULL,
-                        stdout=out,
-                        stderr=err,
-                        env={**base, **(rank_env or {}).get(rank, {})},
+                        stdout=stdout,
+                        stderr=stderr,
+                        env=ranks_env,
                         cwd=self.directory,
                         start_new_session=True,
                     )
@@ -251,6 +367,10 @@ class Job:
 
     def signal(self, rank, number):
         self._processes[rank].send_signal(number)
+
+    def status(self, rank):
+        """The exit status of a rank that has ended, else None."""
+        return self._processes[rank].poll()
 
     def await_word(self, word):
         """As ``Rank.await_word``; fails at once when the job has ended without it."""
@@ -285,7 +405,7 @@ class Job:
         """End what is left of the ranks, and what they have started."""
         for process in self._processes:
             try:
-                os.killpg(process.pid, signal.SIGKILL)  # its session, which start_new_session made
+                os.killpg(process.pid, signal.SIGKILL)  # its own session's
             except ProcessLookupError:
                 pass
             process.wait()

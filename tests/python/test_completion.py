@@ -300,8 +300,8 @@ COMPLETION = [
 ]
 
 
-def test_completion(run_ranks, transport, libucp):
-    run_ranks(COMPLETION, env={**transport, **libucp}, group={})
+def test_completion(run_ranks, setting):
+    run_ranks(COMPLETION, env=setting, group={})
 
 
 # ---- forked children ---------------------------------------------------------------------------
@@ -391,33 +391,6 @@ def in_a_forked_child(rank):
     assert backend_of().size() == 2
 
 
-def own_group_in_a_forked_child(rank):
-    """A child that makes a group of its own may use UCX."""
-    sys.stdout.flush()
-    child = os.fork()
-    if child == 0:
-        status = 3
-        try:
-            dist.destroy_process_group()
-            rank.init(name="children")
-            got = torch.zeros(3)
-            works = [dist.isend(torch.ones(3), 1 - rank.rank), dist.irecv(got, 1 - rank.rank)]
-            for work in works:
-                work.wait()
-            same(got, torch.ones(3))
-            dist.destroy_process_group()
-            status = 0
-        except BaseException as error:
-            print(f"in the child: {error!r}", flush=True)
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(child, 0)
-    same(os.waitstatus_to_exitcode(status), 0)
-
-
-def test_fork(run_ranks, transport, libucp):
-    run_ranks(
-        [forking_while_messages_move, in_a_forked_child, own_group_in_a_forked_child],
-        env={**transport, **libucp},
-        group={},
-    )
+def test_fork(run_ranks, few_settings):
+    checks = [forking_while_messages_move, in_a_forked_child]
+    run_ranks(checks, env=few_settings, group={})
