@@ -167,6 +167,7 @@ void ProgressEngine::leave_role() noexcept {
 
 void ProgressEngine::wake_followers() noexcept {
   const std::lock_guard lock(follower_mutex_);
+  ++wake_count_;
   follower_wake_.notify_all();
 }
 
@@ -262,11 +263,19 @@ void ProgressEngine::follow(Condition done, Clock::time_point deadline) {
     if (done() || driver_.load() != Driver::waiter) return;
     ::sched_yield();
   }
-  std::unique_lock lock(follower_mutex_);
-  followers_asleep_.fetch_add(1);
-  // Looked at after followers_asleep_ was raised: a driver that completes or leaves later sees it.
+  std::uint64_t seen = 0;
+  {
+    const std::lock_guard lock(follower_mutex_);
+    followers_asleep_.fetch_add(1);
+    seen = wake_count_;
+  }
+  // Looked at after followers_asleep_ was raised: a driver that completes or leaves later sees it,
+  // and counts. Without the mutex, because done() may take the engine's lock, which wakes
+  // followers.
   if (!done() && driver_.load() == Driver::waiter) {
-    follower_wake_.wait_until(lock, std::min(deadline, Clock::now() + kInterruptPeriod));
+    std::unique_lock lock(follower_mutex_);
+    follower_wake_.wait_until(lock, std::min(deadline, Clock::now() + kInterruptPeriod),
+                              [&] { return wake_count_ != seen; });
   }
   followers_asleep_.fetch_sub(1);
 }

@@ -203,6 +203,7 @@ class ProgressEngine {
 
   std::mutex follower_mutex_;
   std::condition_variable follower_wake_;
+  std::uint64_t wake_count_ = 0;  // guarded by follower_mutex_
   std::atomic<int> followers_asleep_{0};
 
   std::unique_ptr<std::thread> helper_;

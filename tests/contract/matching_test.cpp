@@ -424,6 +424,34 @@ TEST_F(Matching, TakenMessageThatIsDroppedLetsItsSenderGoOn) {
       ArgumentError);
 }
 
+TEST_F(Matching, ThreadsThatProbeFollowOneThatDrives) {
+  // One thread drives in a long wait; others probe (with the lock) while messages complete.
+  const auto long_wait = receive(1, 0, kU32, 1, 99);
+  std::thread driver([&] { ranks[1].group->wait(*long_wait); });
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      for (unsigned i = 0; i < 100; ++i) {
+        if (t == 0) {
+          (void)ranks[1].group->wait_probe(0, 55, 1ms);  // never comes
+          continue;
+        }
+        send(1, 1, kU32, numbers(kU32, 3, i), t);
+        auto message = ranks[1].group->wait_take(1, t);
+        ASSERT_TRUE(message);
+        auto request = Ref<TypedRequest>::make(kU32, std::size_t{3});
+        ranks[1].group->receive(request, request->data.data(), 12, kU32, std::move(message));
+        finish(1, request);
+        ASSERT_EQ(request->data, numbers(kU32, 3, i));
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  send(0, 1, kU32, numbers(kU32, 1), 99);
+  driver.join();
+  EXPECT_TRUE(long_wait->outcome().ok());
+}
+
 TEST_F(Matching, ThreadsTakeMessagesOfUnknownSize) {
   constexpr unsigned kMessages = 200;
   std::atomic<unsigned> total{0};
