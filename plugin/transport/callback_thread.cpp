@@ -7,7 +7,8 @@
 
 namespace torch_ucx::transport {
 
-CallbackThread::CallbackThread(std::function<void(Request&)> deliver) {
+CallbackThread::CallbackThread(const char* name, std::function<void(Request&)> deliver)
+    : name_(name) {
   state_->deliver = std::move(deliver);
 }
 
@@ -17,7 +18,7 @@ void CallbackThread::start() {
   if (started()) return;
   const std::lock_guard lock(thread_mutex_);
   if (started()) return;
-  thread_ = start_thread("ucx-callback", [state = state_] { run(state); });
+  thread_ = start_thread(name_, [state = state_] { run(state); });
   started_.store(true, std::memory_order_release);
 }
 

@@ -2,6 +2,8 @@
 // values, and destructors of requests whose last reference was the engine's. Started when first
 // needed.
 //
+// An engine has two: what runs user code may wait for a delivery, and must not hold it up.
+//
 // Thread rule: any thread may call, also under the engine's lock; what runs here holds no lock.
 #pragma once
 
@@ -18,7 +20,8 @@ namespace torch_ucx::transport {
 class CallbackThread {
  public:
   // deliver is called on the thread for each request given to enqueue_delivery.
-  explicit CallbackThread(std::function<void(Request&)> deliver);
+  // name: of the thread, at most 15 characters, a literal.
+  CallbackThread(const char* name, std::function<void(Request&)> deliver);
   CallbackThread(const CallbackThread&) = delete;
   CallbackThread& operator=(const CallbackThread&) = delete;
   ~CallbackThread();
@@ -56,6 +59,7 @@ class CallbackThread {
   static void run(const std::shared_ptr<State>& state);
   static void drain(State& state);
 
+  const char* const name_;
   // Shared with the thread, which may outlive this object when it stops itself.
   std::shared_ptr<State> state_ = std::make_shared<State>();
   std::atomic<bool> started_{false};

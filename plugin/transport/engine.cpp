@@ -91,7 +91,8 @@ Engine::Engine(Key, const EngineOptions& options)
              "setting UCX's active-message handler");
 
   watch_ = std::make_unique<PeerWatch>();
-  callbacks_ = std::make_unique<CallbackThread>([this](Request& request) {
+  callbacks_ = std::make_unique<CallbackThread>("ucx-callback", nullptr);
+  deliveries_ = std::make_unique<CallbackThread>("ucx-deliver", [this](Request& request) {
     const bool staged = request.staging_ != nullptr;
     const auto* bytes =
         staged ? request.staging_.get() : static_cast<const std::byte*>(request.buffer_);
@@ -113,8 +114,10 @@ Engine::~Engine() {
   // A forked child: the threads do not exist here, and UCX must not be touched. Leave it all be.
   progress_->abandon();
   callbacks_->abandon();
+  deliveries_->abandon();
   [[maybe_unused]] auto* progress = progress_.release();
   [[maybe_unused]] auto* callbacks = callbacks_.release();
+  [[maybe_unused]] auto* deliveries = deliveries_.release();
   [[maybe_unused]] auto* worker = worker_.release();
   [[maybe_unused]] auto* context = context_.release();
   for (auto& [id, peer] : peers_) [[maybe_unused]] auto* forgotten = peer.release();
@@ -219,6 +222,7 @@ void Engine::shutdown() noexcept {
   {
     const ProgressEngine::Guard guard(*progress_);
     for (const std::uint16_t number : mailboxes_.closing()) drain_mailbox(number);
+    while (!taken_.empty()) discard(*taken_.begin());
     // What is in flight now cannot be ended; whose it was has been said.
     const ucp::QuietScope quiet(!in_flight_.empty());
     worker_->destroy();
@@ -228,6 +232,7 @@ void Engine::shutdown() noexcept {
       finish(*request, Outcome{.failure = Failure::group_closed});
     }
   }
+  deliveries_->stop();
   callbacks_->stop();
   reap();
 }

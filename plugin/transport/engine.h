@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -174,6 +175,10 @@ class Engine final : public std::enable_shared_from_this<Engine>, private Progre
 
   [[nodiscard]] static std::shared_ptr<Engine> current_or_new(const EngineOptions& options);
   [[nodiscard]] std::shared_ptr<Group> make_group(const GroupOptions& options);
+  // Something needs housekeeping by time from now on: the helper must not sleep without limit.
+  void set_pending() noexcept {
+    if (!pending_.load() && !pending_.exchange(true)) progress_->kick();
+  }
   void group_closed() noexcept;
   void close_endpoints() noexcept;
   [[nodiscard]] bool has_in_flight(const Peer& peer) const noexcept;
@@ -189,7 +194,8 @@ class Engine final : public std::enable_shared_from_this<Engine>, private Progre
   std::vector<std::byte> worker_address_;
   std::unique_ptr<PeerWatch> watch_;
   std::unique_ptr<ProgressEngine> progress_;
-  std::unique_ptr<CallbackThread> callbacks_;
+  std::unique_ptr<CallbackThread> callbacks_;   // continuations of futures
+  std::unique_ptr<CallbackThread> deliveries_;  // deliveries, destructors
   RequestStack graveyard_;  // requests without references, to be deleted outside the lock
 
   // Guarded by the lock.
@@ -199,6 +205,7 @@ class Engine final : public std::enable_shared_from_this<Engine>, private Progre
   RequestList in_flight_;
   std::size_t quarantined_ = 0;
   std::vector<Event> events_;
+  std::set<void*> taken_;  // messages taken by Group::take and neither received nor discarded yet
   struct OutgoingControl {
     std::vector<std::byte> bytes;
     Engine* engine = nullptr;

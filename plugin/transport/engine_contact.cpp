@@ -136,7 +136,7 @@ void Engine::peer_found(Group& group, int rank, const AddressBlob& blob) {
 void Engine::greet(Group& group, int rank, GroupPeer& peer) {
   peer.stage = Stage::greeting;
   peer.since = Clock::now();
-  pending_.store(true);
+  set_pending();
   ControlMessage hello;
   hello.kind = ControlMessage::Kind::hello;
   hello.mailbox = peer.mailbox;
@@ -480,7 +480,7 @@ void Engine::drain_mailbox(std::uint16_t number) noexcept {
 void Engine::retire_mailboxes() noexcept {
   for (const std::uint16_t number : mailboxes_.closing()) drain_mailbox(number);
   for (const std::uint16_t number : mailboxes_.drained_candidates()) mailboxes_.release(number);
-  if (mailboxes_.closing_count() > 0) pending_.store(true);
+  if (mailboxes_.closing_count() > 0) set_pending();
 }
 
 }  // namespace torch_ucx::transport

@@ -42,6 +42,7 @@ void Engine::post(Request& request) noexcept {
   Group& group = *request.group_;
   if (request.kind_ == Request::Kind::send) ++group.sends_;
   if (group.closing_) {
+    if (request.taken_ && !shut_down_) discard(std::exchange(request.ucx_request_, nullptr));
     finish(request, Outcome{.failure = Failure::group_closed});
     return;
   }
@@ -61,7 +62,7 @@ void Engine::post(Request& request) noexcept {
   request.stage_ = Request::Stage::queued;
   peer.queued.push_back(request);
   ++group.queued_;
-  pending_.store(true);
+  set_pending();
   want_peer(group, request.peer_);
 }
 
@@ -95,6 +96,7 @@ void Engine::post_receive(Request& request) noexcept {
     // Of a message that Group::take took: the handle waits in ucx_request_.
     const auto message =
         static_cast<ucp_tag_message_h>(std::exchange(request.ucx_request_, nullptr));
+    taken_.erase(message);
     ucp_tag_recv_info_t info{};
     info.sender_tag = request.message_tag_;
     info.length = request.message_bytes_;
@@ -164,7 +166,7 @@ void Engine::begin_in_flight(Request& request, void* ucx_request) noexcept {
     request.stage_ = Request::Stage::posted;
     in_flight_.push_back(request);
   }
-  if (!pending_.load(std::memory_order_relaxed)) pending_.store(true);
+  set_pending();
   progress_->note_in_flight();
 }
 

@@ -123,8 +123,8 @@ bool Engine::needs_housekeeping() const noexcept { return pending_.load(); }
 void Engine::on_helper_tick() noexcept {
   if (graveyard_.empty()) return;
   try {
-    callbacks_->start();
-    callbacks_->reap(graveyard_);
+    deliveries_->start();
+    deliveries_->reap(graveyard_);
   } catch (const std::exception& error) {  // no thread to be had: the next poster reaps
     log(LogLevel::debug, error.what());
   }

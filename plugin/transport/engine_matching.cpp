@@ -17,8 +17,6 @@ namespace torch_ucx::transport {
 
 namespace {
 
-// Receives looked at in one look_again: bounds the time under the lock (about 0.5 us each).
-constexpr int kLooksAtOnce = 128;
 // Groups up to this size make contact with every rank when an any-source receive is posted, so that
 // the death of the last possible sender is noticed.
 constexpr int kContactAllSize = 64;
@@ -94,20 +92,12 @@ void Engine::look_again(std::uint64_t generation) noexcept {
   if (looked_at_ == generation && !unlooked_) return;
   looked_at_ = generation;
   unlooked_ = false;
-  int looks = 0;
+  // From the oldest receive on: of several that could take a message, the one posted first does.
   for (Request* request = in_flight_.front(); request != nullptr;) {
     Request* next = RequestList::next(*request);
     if (request->kind_ == Request::Kind::receive) {
-      if (++looks > kLooksAtOnce) {
-        unlooked_ = true;  // the rest at the next look; those looked at go to the end of the list
-        return;
-      }
       request->retain();
       reconsider(*request);
-      if (request->stage_ == Request::Stage::posted && in_flight_.size() > kLooksAtOnce) {
-        in_flight_.remove(*request);
-        in_flight_.push_back(*request);
-      }
       let_go(*request);
     }
     request = next;
@@ -178,7 +168,7 @@ void Engine::receive_taken(Request& request, ucp_tag_message_h message,
   if (!result.in_flight()) {
     complete_taken(request, result.status);
   } else if (request.stage_ == Request::Stage::posted) {
-    pending_.store(true);
+    set_pending();
     progress_->note_in_flight();
   }
   let_go(request);
@@ -212,8 +202,8 @@ void Engine::begin_delivery(Request& request, const Outcome& outcome) noexcept {
   request.stage_ = Request::Stage::delivering;
   request.outcome_ = outcome;
   try {
-    callbacks_->start();
-    callbacks_->enqueue_delivery(request);
+    deliveries_->start();
+    deliveries_->enqueue_delivery(request);
   } catch (const std::exception& error) {  // no thread to be had
     log(LogLevel::error, error.what());
     finish_delivery(request, false);
@@ -238,12 +228,16 @@ std::optional<ProbeResult> Engine::probe(Group& group, Match match, void** taken
   const auto message = ucp_tag_probe_nb(worker_->get(), tag, match.mask | kClassMask,
                                         taken == nullptr ? 0 : 1, &info);
   if (message == nullptr) return std::nullopt;
-  if (taken != nullptr) *taken = message;
+  if (taken != nullptr) {
+    *taken = message;
+    taken_.insert(message);
+  }
   return ProbeResult{static_cast<int>(rank_of(info.sender_tag)), user_tag_of(info.sender_tag),
                      class_of(info.sender_tag), info.length};
 }
 
 void Engine::discard(void* message) noexcept {
+  taken_.erase(message);
   ucp_request_param_t param;
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK;
   param.cb.recv = [](void* request, ucs_status_t, const ucp_tag_recv_info_t*, void*) {

@@ -152,12 +152,33 @@ void Group::check_matching(int src, std::uint64_t user_tag) const {
   check_not_forked();
 }
 
+std::optional<ProbeResult> Group::look_for(int src, std::uint64_t user_tag, void** taken) {
+  if (closing_) throw Error("ucx probe: group \"" + options_.name + "\" was closed on this rank");
+  if (src == kAnySource) {
+    engine_->want_all(*this);
+  } else {
+    engine_->want_peer(*this, src);
+  }
+  return engine_->probe(*this, engine_->wildcard_match(*this, src, user_tag), taken);
+}
+
+void Group::check_sender(int src) {
+  const bool gone = src == kAnySource ? engine_->no_source_left(*this) != Failure::none
+                                      : peer(src).stage == GroupPeer::Stage::left ||
+                                            peer(src).stage == GroupPeer::Stage::failed;
+  if (!gone) return;
+  throw Error("ucx probe on rank " + std::to_string(rank()) + " of group \"" + options_.name +
+              "\": no message waits, and none will come: " +
+              (src == kAnySource ? "all other ranks have left or failed"
+                                 : "rank " + std::to_string(src) + ": " + peer(src).reason));
+}
+
 std::optional<ProbeResult> Group::probe(int src, std::uint64_t user_tag) {
   check_matching(src, user_tag);
   const ProgressEngine::Guard guard(*engine_->progress_);
   engine_->progress_->drain_submissions();
-  engine_->progress_->step();
-  return engine_->probe(*this, engine_->wildcard_match(*this, src, user_tag), nullptr);
+  if (!closing_) engine_->progress_->step();
+  return look_for(src, user_tag, nullptr);
 }
 
 std::optional<ProbeResult> Group::wait_probe(int src, std::uint64_t user_tag,
@@ -166,7 +187,8 @@ std::optional<ProbeResult> Group::wait_probe(int src, std::uint64_t user_tag,
   std::optional<ProbeResult> found;
   const auto look = [&] {
     const ProgressEngine::Guard guard(*engine_->progress_);
-    found = engine_->probe(*this, engine_->wildcard_match(*this, src, user_tag), nullptr);
+    found = look_for(src, user_tag, nullptr);
+    if (!found) check_sender(src);
     return found.has_value();
   };
   engine_->progress_->wait(look, Clock::now() + (timeout.count() > 0 ? timeout : this->timeout()));
@@ -177,10 +199,9 @@ TakenMessage Group::take(int src, std::uint64_t user_tag) {
   check_matching(src, user_tag);
   const ProgressEngine::Guard guard(*engine_->progress_);
   engine_->progress_->drain_submissions();
-  engine_->progress_->step();
+  if (!closing_) engine_->progress_->step();
   TakenMessage message;
-  if (const auto found =
-          engine_->probe(*this, engine_->wildcard_match(*this, src, user_tag), &message.handle_)) {
+  if (const auto found = look_for(src, user_tag, &message.handle_)) {
     message.info_ = *found;
     message.group_ = shared_from_this();
   }

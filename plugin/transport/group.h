@@ -130,8 +130,8 @@ class Group : public std::enable_shared_from_this<Group> {
 
   // A message of any class 0 .. class_count-1 that waits for such a receive; without blocking.
   [[nodiscard]] std::optional<ProbeResult> probe(int src, std::uint64_t user_tag);
-  // The same, waiting for one to come. Nothing after timeout (zero: the group's). An exception of
-  // HostHooks::check_interrupt passes through.
+  // The same, waiting for one to come. Nothing after timeout (zero: the group's); throws Error when
+  // none can come any more. An exception of HostHooks::check_interrupt passes through.
   [[nodiscard]] std::optional<ProbeResult> wait_probe(int src, std::uint64_t user_tag,
                                                       std::chrono::milliseconds timeout = {});
   // Like probe and wait_probe, and takes the message out of matching (MPI_Mprobe).
@@ -173,6 +173,10 @@ class Group : public std::enable_shared_from_this<Group> {
   void check_not_forked() const;
   void check_peer(int rank, const char* role) const;
   friend class TakenMessage;
+  // Under the engine's lock. Throws Error when the group is closed.
+  [[nodiscard]] std::optional<ProbeResult> look_for(int src, std::uint64_t user_tag, void** taken);
+  // Under the engine's lock. Throws Error when that rank, or every other rank, sends nothing more.
+  void check_sender(int src);
   void discard(void* message) noexcept;
   void check_matching(int src, std::uint64_t user_tag) const;
   void prepare(Request& request, Request::Kind kind, void* data, std::uint64_t bytes, int peer,

@@ -17,21 +17,28 @@ PeerWatch::PeerWatch() : epoll_fd_(::epoll_create1(EPOLL_CLOEXEC)) {
 
 PeerWatch::~PeerWatch() { ::close(epoll_fd_); }
 
-PeerWatch::Token::Token(Token&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+PeerWatch::Token::Token(Token&& other) noexcept
+    : epoll_fd_(other.epoll_fd_), fd_(std::exchange(other.fd_, -1)) {}
 
 PeerWatch::Token& PeerWatch::Token::operator=(Token&& other) noexcept {
+  std::swap(epoll_fd_, other.epoll_fd_);
   std::swap(fd_, other.fd_);
   return *this;
 }
 
 PeerWatch::Token::~Token() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ < 0) return;
+  // Closing alone does not end the watch while a forked child has the descriptor open too: the
+  // death would be reported again and again.
+  ::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd_, nullptr);
+  ::close(fd_);
 }
 
 PeerWatch::Start PeerWatch::start(const HostIdentity& self, const HostIdentity& host, void* cookie,
                                   Token& token) {
   if (!self.same_pid_space(host)) return Start::impossible;
-  Token opened(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(host.pid), 0)));
+  Token opened(epoll_fd_,
+               static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(host.pid), 0)));
   // The start time is read after the pidfd is open: the descriptor then names the process that the
   // start time belongs to, even if pids are reused.
   if (start_time_of(host.pid) != host.start_time) return Start::dead;

@@ -25,7 +25,7 @@ class PeerWatch {
   class Token {
    public:
     Token() = default;
-    explicit Token(int fd) : fd_(fd) {}
+    Token(int epoll_fd, int fd) : epoll_fd_(epoll_fd), fd_(fd) {}
     Token(const Token&) = delete;
     Token& operator=(const Token&) = delete;
     Token(Token&& other) noexcept;
@@ -35,6 +35,7 @@ class PeerWatch {
     [[nodiscard]] int fd() const noexcept { return fd_; }
 
    private:
+    int epoll_fd_ = -1;
     int fd_ = -1;
   };
 

@@ -27,6 +27,8 @@ constexpr int kFollowerYields = 400;
 // Looks of the helper at a quiet engine before it sleeps deep.
 constexpr int kTicksBeforeSleep = 20;
 constexpr int kTickMs = 1;
+// Ticks between its looks after operations that busy waiters do not look after.
+constexpr int kTicksBetweenLooks = 10;
 // Longest sleep of a waiter: bounds the answer to Ctrl-C where the signal does not interrupt poll.
 constexpr std::chrono::milliseconds kInterruptPeriod{100};
 // Progress calls in a row under one hold of the lock by a driver about to block.
@@ -35,6 +37,20 @@ constexpr int kDrainLimit = 64;
 // tries.
 constexpr std::chrono::microseconds kArmBackoffFirst{50};
 constexpr std::chrono::microseconds kArmBackoffLast{1000};
+
+// Takes one from a counter at the end of a scope.
+class CountedDown {
+ public:
+  explicit CountedDown(std::atomic<int>* counter) noexcept : counter_(counter) {}
+  CountedDown(const CountedDown&) = delete;
+  CountedDown& operator=(const CountedDown&) = delete;
+  ~CountedDown() {
+    if (counter_ != nullptr) counter_->fetch_sub(1);
+  }
+
+ private:
+  std::atomic<int>* counter_;
+};
 
 int remaining_ms(Clock::time_point deadline, std::chrono::milliseconds limit) {
   const auto rest = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
@@ -237,10 +253,8 @@ ProgressEngine::WaitResult ProgressEngine::drive(Condition done, Clock::time_poi
       client_.look_again(generation_.load());
       armed = arm();
     }
-    if (done()) {
-      if (armed) armed_.fetch_sub(1);
-      return WaitResult::done;
-    }
+    const CountedDown disarm(armed ? &armed_ : nullptr);  // done() may throw
+    if (done()) return WaitResult::done;
     if (!armed) {
       const auto pause = std::min<Clock::duration>(backoff, deadline - now);
       if (pause > Clock::duration::zero()) std::this_thread::sleep_for(pause);
@@ -249,7 +263,6 @@ ProgressEngine::WaitResult ProgressEngine::drive(Condition done, Clock::time_poi
     }
     pollfd event{worker_.event_fd(), POLLIN, 0};
     const int ready = ::poll(&event, 1, remaining_ms(deadline, kInterruptPeriod));
-    armed_.fetch_sub(1);
     if (ready < 0) check_interrupt(interrupt);  // a signal came
     if (ready > 0) {  // something comes: worth another spin; a mere time-out is not
       polls = 0;
@@ -269,6 +282,7 @@ void ProgressEngine::follow(Condition done, Clock::time_point deadline) {
     followers_asleep_.fetch_add(1);
     seen = wake_count_;
   }
+  const CountedDown awake(&followers_asleep_);
   // Looked at after followers_asleep_ was raised: a driver that completes or leaves later sees it,
   // and counts. Without the mutex, because done() may take the engine's lock, which wakes
   // followers.
@@ -277,7 +291,6 @@ void ProgressEngine::follow(Condition done, Clock::time_point deadline) {
     follower_wake_.wait_until(lock, std::min(deadline, Clock::now() + kInterruptPeriod),
                               [&] { return wake_count_ != seen; });
   }
-  followers_asleep_.fetch_sub(1);
 }
 
 // ---- the helper thread -------------------------------------------------------------------------
@@ -297,6 +310,7 @@ int ProgressEngine::sleep_limit_ms() const noexcept {
 
 void ProgressEngine::helper_main() noexcept {
   int quiet_ticks = 0;
+  int busy_ticks = 0;
   std::uint64_t seen = generation_.load();
   while (!stopping_.load()) {
     client_.on_helper_tick();
@@ -313,6 +327,13 @@ void ProgressEngine::helper_main() noexcept {
     }
     quiet_ticks = moved ? 0 : quiet_ticks + 1;
     if (quiet_ticks < kTicksBeforeSleep) {
+      // Waiters that are never idle (a ping-pong) do not look after other operations.
+      if (++busy_ticks >= kTicksBetweenLooks && client_.needs_housekeeping()) {
+        busy_ticks = 0;
+        const Guard guard(*this);
+        maybe_housekeeping(Clock::now());
+        client_.look_again(generation_.load());
+      }
       helper_poll(false, kTickMs);
       continue;
     }

@@ -7,7 +7,7 @@
 namespace torch_ucx::contract {
 
 class EnginePair : public ::testing::Test {
- protected:
+ public:
   void SetUp() override { make(2); }
   void make(int size, std::chrono::milliseconds timeout = 20s) {
     ranks.clear();

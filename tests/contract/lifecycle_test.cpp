@@ -59,6 +59,15 @@ TEST_F(Lifecycle, OperationsHaveTheGroupsDeadlineWithNobodyWaiting) {
   EXPECT_EQ(received->outcome().failure, Failure::timed_out);
 }
 
+TEST_F(Lifecycle, DeadlineOfASendThatWaitsForFirstContactComesByItself) {
+  auto lonely = Rank(engines[0], *store, 0, 2, "alone", 300ms);
+  std::this_thread::sleep_for(200ms);  // the helper is asleep
+  const auto sent = lonely.send(pattern(8, 1), 1);
+  EXPECT_TRUE(eventually([&] { return sent->done(); }));
+  EXPECT_EQ(sent->outcome().failure, Failure::timed_out);
+  lonely.close();
+}
+
 TEST_F(Lifecycle, UntakenBigSendTimesOutAndItsBufferIsKept) {
   // First contact, so that the send is in UCX's hands.
   ranks[0].finish(ranks[0].send(pattern(8, 1), 1, 1));

@@ -50,7 +50,7 @@ struct TypedRequest final : Request {
 };
 
 class Matching : public EnginePair {
- protected:
+ public:
   void SetUp() override { make_typed(2); }
   void make_typed(int size) {
     ranks.clear();
@@ -241,6 +241,79 @@ TEST_F(Matching, AmongTenThousandOtherMessages) {
   const auto found = ranks[1].group->probe(kAnySource, 1004);
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->bytes, 8u);
+}
+
+TEST_F(Matching, OrderAmongPostedReceivesIsKept) {
+  std::vector<Ref<TypedRequest>> receives;
+  for (unsigned i = 0; i < 300; ++i) receives.push_back(receive(1, 0, kU32, 5, 1));
+  for (unsigned i = 0; i < 300; ++i) send(0, 1, kU64, numbers(kU64, 5, i % 100), 1);
+  for (unsigned i = 0; i < 300; ++i) {
+    finish(1, receives[i]);
+    ASSERT_EQ(receives[i]->data, numbers(kU32, 5, i % 100)) << i;
+  }
+}
+
+TEST_F(Matching, LookedAfterWhileAnotherPairOfOperationsNeverRests) {
+  // One thread that ping-pongs without a pause must not keep other operations from their ends.
+  const auto other_class = receive(1, 0, kU32, 5, 50);
+  ranks[1].group->set_timeout(500ms);
+  const auto expires = receive(1, 0, kU32, 5, 51);
+  ranks[1].group->set_timeout(20s);
+  send(0, 1, kU64, numbers(kU64, 5), 50);
+  const auto end = std::chrono::steady_clock::now() + 5s;
+  while (!(other_class->done() && expires->done()) && std::chrono::steady_clock::now() < end) {
+    const auto received = receive(1, 0, kU32, 1, 1);
+    const auto sent = send(0, 1, kU32, numbers(kU32, 1), 1);
+    finish(1, received);
+    ranks[0].finish(sent);
+  }
+  ASSERT_TRUE(other_class->done());
+  EXPECT_EQ(other_class->data, numbers(kU32, 5));
+  ASSERT_TRUE(expires->done());
+  EXPECT_EQ(expires->outcome().failure, Failure::timed_out);
+}
+
+TEST_F(Matching, CallbackMayWaitForAMessageThatIsConverted) {
+  struct Nested final : Request {
+    explicit Nested(Matching& test_) : test(test_), data(8) {}
+    void on_done() noexcept override {
+      const auto inner = test.receive(1, 0, kU32, 5, 2);
+      test.send(0, 1, kU64, numbers(kU64, 5), 2);
+      test.ranks[1].group->wait(*inner);
+      right.store(inner->outcome().ok() && inner->data == numbers(kU32, 5));
+      told.store(true);
+    }
+    Matching& test;
+    std::vector<std::byte> data;
+    std::atomic<bool> told{false};
+    std::atomic<bool> right{false};
+  };
+  auto outer = Ref<Nested>::make(*this);
+  ranks[1].group->receive(outer, outer->data.data(), 8, 0, kU8, 1);
+  ASSERT_TRUE(ranks[1].group->notify(*outer));
+  send(0, 1, kU8, numbers(kU8, 8), 1);
+  for (int i = 0; i < 10'000 && !outer->told; ++i) std::this_thread::sleep_for(1ms);
+  EXPECT_TRUE(outer->right);
+}
+
+TEST_F(Matching, ProbesEndWhenNothingCanCome) {
+  ranks[0].finish(send(0, 1, kU32, numbers(kU32, 5), 1));
+  auto taken = ranks[1].group->wait_take(0, 1);
+  ASSERT_TRUE(taken);
+  std::thread prober([&] {
+    EXPECT_THROW((void)ranks[1].group->wait_probe(0, 2), Error);  // rank 0 leaves meanwhile
+  });
+  std::this_thread::sleep_for(20ms);
+  ranks[0].close();
+  prober.join();
+  const auto group = ranks[1].group;
+  ranks[1].close();
+  EXPECT_THROW((void)group->probe(0, 1), Error);
+  EXPECT_THROW((void)group->wait_take(transport::kAnySource, 1), Error);
+  auto request = Ref<TypedRequest>::make(kU32, std::size_t{5});
+  group->receive(request, request->data.data(), 20, kU32, std::move(taken));
+  ASSERT_TRUE(request->done());
+  EXPECT_EQ(request->outcome().failure, Failure::group_closed);
 }
 
 TEST_F(Matching, PostedReceivesByTheHundred) {

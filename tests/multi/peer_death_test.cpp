@@ -198,6 +198,35 @@ TEST_F(PeerDeath, MessagesItHadSentAreStillDelivered) {
       });
 }
 
+TEST_F(PeerDeath, IsToldOnceAlsoWhenAForkedChildLivesOn) {
+  run(
+      [](int, DirectoryStore& store) {
+        Rank self(engine(), store, 0, 2, "job", 60s);
+        self.finish(self.send(pattern(8, 1), 1));
+        const pid_t child = ::fork();  // has the descriptors of the watch open too
+        if (child == 0) {
+          std::this_thread::sleep_for(4s);
+          ::_exit(0);
+        }
+        expect_death(self, self.receive(8, 1, 5), "1");
+        const auto cpu = [] {
+          timespec time{};
+          ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+          return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+        };
+        const double before = cpu();
+        std::this_thread::sleep_for(2s);
+        RANK_CHECK(cpu() - before < 0.2, std::to_string(cpu() - before));
+        ::waitpid(child, nullptr, 0);
+      },
+      [](int, DirectoryStore& store) {
+        Rank self(engine(), store, 1, 2, "job", 60s);
+        self.finish(self.receive(8, 0));
+        RankProcesses::post(store, "ready");
+        ::pause();
+      });
+}
+
 TEST_F(PeerDeath, TaintsTheEngineAndTheNextGroupGetsAFreshOne) {
   run(
       [](int, DirectoryStore& store) {

@@ -13,6 +13,7 @@ the job's directory: a test of the backend must not order its steps by means of 
 """
 
 import faulthandler
+import importlib
 import importlib.util
 import json
 import os
@@ -195,8 +196,8 @@ def _run(given):
 
 def _nurse():
     """The nursery's process: forks a rank for each line of its input, reports each one's end."""
-    import pytest  # noqa: F401  every test module imports it
-
+    for name in ("pytest", "torch", "torch.distributed"):  # what every test module imports
+        importlib.import_module(name)
     assert len(os.listdir("/proc/self/task")) == 1, "importing torch has started threads"
     print(f"ready {os.getpid()}", flush=True)
     running = {}
