@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "plugin/ucp/log.h"
 #include "torch_ucx/transport/tag.h"
 
 namespace torch_ucx {
@@ -14,6 +15,15 @@ using transport::Failure;
 using transport::Ref;
 
 class Departure final : public transport::Request {};
+
+// What completes a future can throw: a callback of the user's, or a future completed already.
+void run_quietly(const std::function<void()>& then) noexcept {
+  try {
+    then();
+  } catch (const std::exception& error) {
+    log(LogLevel::error, std::string("a barrier's continuation failed: ") + error.what());
+  }
+}
 
 }  // namespace
 
@@ -54,7 +64,7 @@ void Barrier::advance() noexcept {
     }
     then = std::exchange(then_, nullptr);
   }
-  if (then) then();
+  if (then) run_quietly(then);
 }
 
 bool Barrier::step() {
@@ -121,7 +131,7 @@ void Barrier::when_done(std::function<void()> then) {
       return;
     }
   }
-  then();
+  run_quietly(then);
 }
 
 }  // namespace torch_ucx

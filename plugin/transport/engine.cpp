@@ -19,6 +19,9 @@ namespace {
 // Longest wait for endpoints to close in order; what was sent has been acknowledged before.
 constexpr std::chrono::milliseconds kEndpointClose{1000};
 
+// Longest wait for other threads to leave their waits: their operations have been ended.
+constexpr std::chrono::milliseconds kWaitersLeave{2000};
+
 struct Registry {
   std::mutex mutex;
   std::weak_ptr<Engine> current;
@@ -223,6 +226,10 @@ void Engine::shutdown() noexcept {
     const ProgressEngine::Guard guard(*progress_);
     for (const std::uint16_t number : mailboxes_.closing()) drain_mailbox(number);
     while (!taken_.empty()) discard(*taken_.begin());
+  }
+  progress_->end(kWaitersLeave);
+  {
+    const ProgressEngine::Guard guard(*progress_);
     // What is in flight now cannot be ended; whose it was has been said.
     const ucp::QuietScope quiet(!in_flight_.empty());
     worker_->destroy();

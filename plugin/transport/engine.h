@@ -36,6 +36,9 @@
 
 namespace torch_ucx::transport {
 
+// Statuses by which UCX says that the other side is gone.
+[[nodiscard]] bool means_peer_failed(ucs_status_t status) noexcept;
+
 class Engine final : public std::enable_shared_from_this<Engine>, private ProgressEngine::Client {
   struct Key {};
 

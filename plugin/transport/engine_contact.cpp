@@ -98,14 +98,20 @@ Peer& Engine::connect(const AddressBlob& blob) {
   self.ucx = ucp::library_version();
   self.tls = ucp::user_setting("TLS");
   try {
-    peer->endpoint = ucp::Endpoint(*worker_, blob.worker_address, peer_error_mode(self, blob),
+    const bool peer_mode = peer_error_mode(self, blob);
+    peer->endpoint = ucp::Endpoint(*worker_, blob.worker_address, peer_mode,
                                    &Engine::on_endpoint_error, peer.get());
+  } catch (const ArgumentError&) {  // the error modes contradict each other
+    peers_.erase(blob.engine);
+    throw;
   } catch (const Error& error) {
     peers_.erase(blob.engine);
     const std::string mine = ucp::user_setting("TLS");
-    throw Error(std::string(error.what()) + ": no transport connects " + host_.describe() +
-                " (UCX_TLS=" + (mine.empty() ? "unset" : mine) + ") and " + blob.host.describe() +
-                " (UCX_TLS=" + (blob.tls.empty() ? "unset" : blob.tls) +
+    throw Error(std::string(error.what()) +
+                ": either it has ended its groups since it published its address, or no transport "
+                "connects " +
+                host_.describe() + " (UCX_TLS=" + (mine.empty() ? "unset" : mine) + ") and " +
+                blob.host.describe() + " (UCX_TLS=" + (blob.tls.empty() ? "unset" : blob.tls) +
                 "); let both have one in common (tcp reaches everywhere; self is for messages to "
                 "oneself, sm for one host)");
   }

@@ -6,22 +6,6 @@ namespace torch_ucx::transport {
 
 namespace {
 
-// Statuses by which UCX says that the other side is gone.
-bool means_peer_failed(ucs_status_t status) {
-  switch (status) {
-    case UCS_ERR_CONNECTION_RESET:
-    case UCS_ERR_ENDPOINT_TIMEOUT:
-    case UCS_ERR_NOT_CONNECTED:
-    case UCS_ERR_REJECTED:
-    case UCS_ERR_UNREACHABLE:
-    case UCS_ERR_CANCELED:
-    case UCS_ERR_IO_ERROR:
-      return true;
-    default:
-      return false;
-  }
-}
-
 // Why an operation with a peer that has left or failed fails.
 Failure failure_of(const GroupPeer& peer) {
   if (peer.stage == GroupPeer::Stage::left) return Failure::peer_left;

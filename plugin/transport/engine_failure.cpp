@@ -13,6 +13,21 @@ constexpr int kLastWordsLimit = 10'000;
 
 }  // namespace
 
+bool means_peer_failed(ucs_status_t status) noexcept {
+  switch (status) {
+    case UCS_ERR_CONNECTION_RESET:
+    case UCS_ERR_ENDPOINT_TIMEOUT:
+    case UCS_ERR_NOT_CONNECTED:
+    case UCS_ERR_REJECTED:
+    case UCS_ERR_UNREACHABLE:
+    case UCS_ERR_CANCELED:
+    case UCS_ERR_IO_ERROR:
+      return true;
+    default:
+      return false;
+  }
+}
+
 void Engine::fail_peer(Peer& peer, const std::string& reason) noexcept {
   if (peer.failed) return;
   peer.failed = true;

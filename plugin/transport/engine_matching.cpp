@@ -184,7 +184,7 @@ void Engine::complete_taken(Request& request, ucs_status_t status) noexcept {
   if (request.refused_) {
     outcome.failure = Failure::wrong_class;
   } else if (status != UCS_OK && status != UCS_ERR_MESSAGE_TRUNCATED) {
-    outcome.failure = Failure::ucx;
+    outcome.failure = means_peer_failed(status) ? Failure::peer_failed : Failure::ucx;
     outcome.ucx_status = static_cast<std::int8_t>(status);
   } else if (request.staging_ != nullptr && !request.done()) {
     begin_delivery(request, outcome);

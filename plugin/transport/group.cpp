@@ -129,7 +129,15 @@ void Group::wait(Request& request, std::chrono::milliseconds timeout) {
   auto deadline = request.deadline_;
   if (timeout.count() > 0) deadline = std::min(deadline, Clock::now() + timeout);
   const auto done = [&request] { return request.done(); };
-  if (engine_->progress_->wait(done, deadline) == ProgressEngine::WaitResult::done) return;
+  try {
+    if (engine_->progress_->wait(done, deadline) == ProgressEngine::WaitResult::done) return;
+  } catch (...) {
+    // Interrupted: a receive that stayed posted would swallow a later message.
+    const ProgressEngine::Guard guard(*engine_->progress_);
+    engine_->progress_->drain_submissions();
+    if (request.kind_ == Request::Kind::receive) engine_->fail(request, Failure::interrupted);
+    throw;
+  }
   {
     const ProgressEngine::Guard guard(*engine_->progress_);
     engine_->progress_->drain_submissions();

@@ -10,7 +10,7 @@ namespace torch_ucx::transport {
 
 struct HostHooks {
   // Called now and then by a thread that waits, with no lock held. May throw to end the wait
-  // (Python: KeyboardInterrupt); the operation waited for stays in flight.
+  // (Python: KeyboardInterrupt); a receive waited for is withdrawn.
   void (*check_interrupt)() = nullptr;
   // Around a blocking section that the caller may have entered holding the GIL; what begin returns
   // goes to end.

@@ -101,6 +101,7 @@ void ProgressEngine::read_kick() noexcept {
 }
 
 bool ProgressEngine::arm() noexcept {
+  if (ended_) return false;
   signaled_ = false;
   armed_.fetch_add(1);
   try {
@@ -152,15 +153,33 @@ void ProgressEngine::submit(Request& request) noexcept {
   if (mutex_.try_lock()) const Guard guard(*this, std::adopt_lock);
 }
 
+void ProgressEngine::end(std::chrono::milliseconds limit) noexcept {
+  {
+    const Guard guard(*this);
+    ended_ = true;
+    signaled_ = false;
+    if (armed_.load() > 0) signal_armed();
+    completed_ = true;
+  }
+  wake_followers();
+  const auto deadline = Clock::now() + limit;
+  while (waiting_.load() > 0 && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 unsigned ProgressEngine::step() noexcept {
+  if (ended_) return 0;
   const unsigned moved = worker_.progress();
   client_.after_progress();
+  // A thread that follows may wait for any arrival (a probe), not only for a completion.
+  if (moved != 0 && followers_asleep_.load() > 0) completed_ = true;
   if (moved != 0) generation_.store(generation_.load(std::memory_order_relaxed) + 1);
   return moved;
 }
 
 void ProgressEngine::maybe_housekeeping(Clock::time_point now) noexcept {
-  if (now - housekept_at_ < kHousekeepingPeriod) return;
+  if (ended_ || now - housekept_at_ < kHousekeepingPeriod) return;
   housekept_at_ = now;
   client_.housekeeping(now);
 }
@@ -195,6 +214,8 @@ void ProgressEngine::check_interrupt(Interrupt interrupt) {
 
 ProgressEngine::WaitResult ProgressEngine::wait(Condition done, Clock::time_point deadline,
                                                 Interrupt interrupt) {
+  waiting_.fetch_add(1);
+  const CountedDown leave_wait(&waiting_);
   while (!done()) {
     if (take_role_as_waiter()) {
       struct Leave {
@@ -235,7 +256,7 @@ ProgressEngine::WaitResult ProgressEngine::drive(Condition done, Clock::time_poi
     }
     if (polls == kPollsBeforeLook) {
       const Guard guard(*this);
-      client_.look_again(generation_.load());
+      if (!ended_) client_.look_again(generation_.load());
     }
     if (now < spin_until) {
       ::sched_yield();
@@ -250,7 +271,7 @@ ProgressEngine::WaitResult ProgressEngine::drive(Condition done, Clock::time_poi
         backoff = kArmBackoffFirst;
         continue;
       }
-      client_.look_again(generation_.load());
+      if (!ended_) client_.look_again(generation_.load());
       armed = arm();
     }
     const CountedDown disarm(armed ? &armed_ : nullptr);  // done() may throw
@@ -332,7 +353,7 @@ void ProgressEngine::helper_main() noexcept {
         busy_ticks = 0;
         const Guard guard(*this);
         maybe_housekeeping(Clock::now());
-        client_.look_again(generation_.load());
+        if (!ended_) client_.look_again(generation_.load());
       }
       helper_poll(false, kTickMs);
       continue;
@@ -361,7 +382,7 @@ void ProgressEngine::helper_drive() noexcept {
       }
       if (drained > 0) backoff = kArmBackoffFirst;
       if (drained == kDrainLimit) continue;  // busy: let others at the lock, then go on at once
-      client_.look_again(generation_.load());
+      if (!ended_) client_.look_again(generation_.load());
       armed = arm();
     }
     client_.on_helper_tick();

@@ -80,6 +80,9 @@ class ProgressEngine {
   void start_helper();
   // Ends the helper thread (idempotent). Waiters still drive.
   void stop_helper() noexcept;
+  // The worker is about to be destroyed: no progress from now on; waits for other threads to leave
+  // wait(), which they do because all their operations have ended, at most until the limit.
+  void end(std::chrono::milliseconds limit) noexcept;
   // In a forked child: forget the thread, which does not exist there.
   void abandon() noexcept;
 
@@ -189,6 +192,7 @@ class ProgressEngine {
 
   std::mutex mutex_;
   bool completed_ = false;            // guarded by mutex_
+  bool ended_ = false;                // guarded by mutex_: no worker any more
   bool signaled_ = false;             // guarded by mutex_: signalled since the last arming
   Clock::time_point housekept_at_{};  // guarded by mutex_
   RequestStack submissions_;
@@ -200,6 +204,7 @@ class ProgressEngine {
   std::atomic<bool> asleep_{false};  // the helper blocks, or is about to, not as the driver
   std::atomic<bool> kicked_{false};  // a kick was written and not yet read
   std::atomic<bool> stopping_{false};
+  std::atomic<int> waiting_{0};  // threads in wait()
 
   std::mutex follower_mutex_;
   std::condition_variable follower_wake_;

@@ -38,6 +38,9 @@ std::string Request::describe() const {
     case Failure::none:
       text += "completed";
       break;
+    case Failure::interrupted:
+      text += "withdrawn, because the wait for it was interrupted";
+      break;
     case Failure::timed_out:
       text += "Timed out after " + seconds(done_at_ - posted_at_);
       if (!reason.empty()) text += "; " + peer + ": " + reason;

@@ -261,6 +261,27 @@ TEST_F(Lifecycle, StoreThatIsGoneFailsFirstContactByName) {
   one.close();
 }
 
+TEST_F(Lifecycle, ThreadsThatWaitAreTakenOutBeforeTheEngineEnds) {
+  for (unsigned round = 0; round < 10; ++round) {
+    make(2);
+    ranks[0].finish(ranks[0].send(pattern(8, 1), 1, 1));
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < 3; ++t) {
+      threads.emplace_back([group = ranks[1].group, t] {
+        auto request = Ref<BufferRequest>::make(std::size_t{8});
+        group->receive(request, request->data.data(), 8, 0, 1, 100 + t);
+        group->wait(*request);
+        EXPECT_TRUE(request->outcome().failure == Failure::group_closed ||
+                    request->outcome().failure == Failure::peer_left)
+            << request->describe();
+      });
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(round));
+    ranks[1].close();
+    for (auto& thread : threads) thread.join();
+  }
+}
+
 TEST_F(Lifecycle, OperationsAfterCloseFail) {
   auto group = ranks[0].group;
   std::thread closer([&] { ranks[1].close(); });

@@ -9,6 +9,7 @@ namespace torch_ucx::transport {
 
 enum class Failure : std::uint8_t {
   none,
+  interrupted,   // a receive that was waited for when the wait was interrupted (Ctrl-C)
   timed_out,     // deadline reached
   truncated,     // the message is longer than the receive buffer
   too_short,     // the message is shorter than the receive buffer
