@@ -40,7 +40,7 @@ ANY_SOURCE = None
 """The ``src`` of a receive from any rank; ``torch.distributed`` spells it None, this names it."""
 
 ANY_TAG = -(2**31)
-"""The ``tag`` of a receive or probe that takes any tag; the Work's ``tag`` then tells which came."""
+"""The ``tag`` of a receive or probe that takes any tag; the Work's ``tag`` tells which came."""
 
 _FROM_C = ("Options", "ProcessGroupUCX", "WorkUCX")
 _FROM_PROBE = ("Message", "MessageInfo", "improbe", "iprobe", "mprobe", "probe")
