@@ -273,8 +273,8 @@ def test_signals_in_a_blocked_call(start_ranks, libucp, name, where):
         assert "in recv" in job.stderr(0) or "in send" in job.stderr(0), job.report()
 
 
-def others_go_on(rank):
-    """A wait that Ctrl-C ended leaves the group usable."""
+def goes_on_after_ctrl_c(rank):
+    """A receive whose wait Ctrl-C ended is withdrawn, a send goes on; the group stays usable."""
     rank.init(timeout=FAR_S)
     touch(rank, [1 - rank.rank])
     got = torch.zeros(2)
@@ -282,14 +282,29 @@ def others_go_on(rank):
         work = dist.irecv(got, 1, tag=4)
         threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         raised(KeyboardInterrupt, work.wait)
-        assert not work.is_completed()
-        rank.post("interrupted")
-        work.wait(timedelta(seconds=30))
-        same(got, torch.ones(2))
+        assert work.is_completed() and not work.is_success()
+        assert "interrupted" in str(raised(RuntimeError, work.wait))
+        # A receive that had stayed posted would have swallowed this message.
+        rank.post("receive interrupted")
+        again = torch.zeros(2)
+        dist.recv(again, 1, tag=4)
+        same(again, torch.ones(2))
+        same(got, torch.zeros(2))
+
+        sent = dist.isend(torch.full((1 << 20,), 3.0), 1, tag=5)
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        raised(KeyboardInterrupt, sent.wait)
+        assert not sent.is_completed()
+        rank.post("send interrupted")
+        sent.wait(timedelta(seconds=30))
     else:
-        rank.await_word("interrupted")
+        rank.await_word("receive interrupted")
         dist.send(torch.ones(2), 0, tag=4)
+        rank.await_word("send interrupted")
+        long = torch.zeros(1 << 20)
+        dist.recv(long, 0, tag=5)
+        same(long, torch.full((1 << 20,), 3.0))
 
 
-def test_a_wait_can_be_resumed_after_ctrl_c(run_ranks, few_settings):
-    run_ranks(others_go_on, env=few_settings)
+def test_a_group_goes_on_after_ctrl_c(run_ranks, few_settings):
+    run_ranks(goes_on_after_ctrl_c, env=few_settings)
