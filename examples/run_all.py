@@ -7,6 +7,7 @@ order, so lines are compared as a set. What this version cannot run is named, wi
 """
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -39,6 +40,15 @@ EXAMPLES = (
         "rank 2 received tensor([2., 3.])\n"
         "rank 3 received tensor([4., 5.])",
     ),
+    (
+        "unknown_sizes.py",
+        ANY_SOURCE,
+        "\n".join(
+            f"from rank {rank}, tag {tag}: {rank * 1000 + tag} numbers"
+            for rank in (1, 2)
+            for tag in range(4)
+        ),
+    ),
 )
 
 CONVERSION = re.compile(r"^\[torch_ucx\] warning: ucx recv .*: the values are converted$")
@@ -56,6 +66,8 @@ def run(name, needs, expected, backend):
             capture_output=True,
             text=True,
             timeout=DEADLINE_S,
+            # Buffered, each rank writes whole lines.
+            env={k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"},
         )
     except subprocess.TimeoutExpired as error:
         for output in filter(None, (error.stdout, error.stderr)):

@@ -67,7 +67,10 @@ class StoreAdapter final : public rendezvous::KeyValueStore {
   explicit StoreAdapter(StorePtr store) : store_(std::move(store)) {}
 
   void set(const std::string& key, const Bytes& value) override {
-    asking("set", key, [&] { store_->set(key, to_octets(value)); });
+    asking("set", key, [&] {
+      check_file();
+      store_->set(key, to_octets(value));
+    });
   }
 
   std::vector<std::optional<Bytes>> try_get(const std::vector<std::string>& keys) override {

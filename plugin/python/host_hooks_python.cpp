@@ -37,6 +37,8 @@ void* begin_blocking() {
 }
 
 void end_blocking(void* thread_state) {
+  // To ask for the GIL now would end the thread by unwinding it, which C++ answers with an abort.
+  while (!interpreter_lives()) ::pause();
   PyEval_RestoreThread(static_cast<PyThreadState*>(thread_state));
 }
 

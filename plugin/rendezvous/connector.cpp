@@ -39,6 +39,7 @@ void Connector::want(const std::shared_ptr<Membership>& membership, int rank,
                      std::uint64_t stale_nonce) noexcept {
   const std::lock_guard lock(mutex_);
   const auto member = member_of(membership);
+  if (member->leaving) return;
   Lookup& lookup = member->lookups[rank];
   lookup.rank = rank;
   lookup.wanted = true;
@@ -64,9 +65,31 @@ void Connector::prefetch(const std::shared_ptr<Membership>& membership, int size
   wake_.notify_one();
 }
 
-void Connector::forget(const Membership& membership) noexcept {
-  const std::lock_guard lock(mutex_);
-  members_.erase(&membership);
+void Connector::leave(const std::shared_ptr<Membership>& membership) noexcept {
+  std::unique_lock lock(mutex_);
+  const auto member = member_of(membership);
+  member->leaving = true;
+  member->lookups.clear();
+  member->next_look = Clock::now();
+  changed_ = true;
+  wake_.notify_one();
+  left_.wait_for(lock, kLeaveLimit, [&] { return !members_.contains(membership.get()); });
+}
+
+void Connector::say_closed(std::unique_lock<std::mutex>& lock,
+                           const std::shared_ptr<Member>& member) noexcept {
+  const auto membership = member->membership;
+  lock.unlock();
+  try {
+    if (member->store == nullptr) member->store = membership->store_->clone();
+    membership->say_closed(*member->store);
+  } catch (const std::exception& error) {  // the store is gone: nobody is left to be told
+    log(LogLevel::debug, error.what());
+  }
+  member->store.reset();
+  lock.lock();
+  members_.erase(membership.get());
+  left_.notify_all();
 }
 
 void Connector::run() noexcept {
@@ -79,8 +102,12 @@ void Connector::run() noexcept {
       if (member->next_look <= now) due.push_back(member);
     }
     for (const auto& member : due) {
-      look(lock, member);
-      deliver(lock, member);
+      if (member->leaving) {
+        say_closed(lock, member);
+      } else {
+        look(lock, member);
+        deliver(lock, member);
+      }
     }
     due.clear();
     auto next = Clock::time_point::max();
@@ -120,7 +147,7 @@ void Connector::look(std::unique_lock<std::mutex>& lock,
     if (!values[i] || lookup.blob) continue;
     try {
       auto blob = AddressBlob::decode(*values[i]);
-      if (blob.nonce != lookup.stale_nonce) lookup.blob = std::move(blob);
+      if (blob.nonce != lookup.stale_nonce || blob.closed()) lookup.blob = std::move(blob);
       lookup.damaged.clear();
     } catch (const std::exception& exception) {
       lookup.damaged = exception.what();
@@ -130,6 +157,7 @@ void Connector::look(std::unique_lock<std::mutex>& lock,
 
 void Connector::deliver(std::unique_lock<std::mutex>& lock,
                         const std::shared_ptr<Member>& member) noexcept {
+  if (member->leaving) return;  // since the look: it is due again
   struct Answer {
     int rank;
     std::optional<AddressBlob> blob;
@@ -141,7 +169,13 @@ void Connector::deliver(std::unique_lock<std::mutex>& lock,
   const auto now = Clock::now();
   for (auto& [rank, lookup] : member->lookups) {
     if (lookup.blob) {
-      if (std::exchange(lookup.wanted, false)) answers.push_back({rank, lookup.blob, "", {}});
+      if (!std::exchange(lookup.wanted, false)) continue;
+      if (lookup.blob->closed()) {
+        answers.push_back({rank, std::nullopt, "it closed the group before this rank made contact",
+                           Group::NotFound::left});
+      } else {
+        answers.push_back({rank, lookup.blob, "", {}});
+      }
       continue;
     }
     missing = true;

@@ -35,6 +35,8 @@ class Connector {
   // restarted rank) before the rank counts as dead.
   static constexpr std::chrono::milliseconds kReplacementGrace{2000};
 
+  static constexpr std::chrono::milliseconds kLeaveLimit{2000};
+
   // The process's connector, made when first needed. It lives, asleep when there is nothing to look
   // for, until the process ends: no order of destruction has to be found for its thread.
   [[nodiscard]] static Connector& shared();
@@ -47,8 +49,9 @@ class Connector {
             std::uint64_t stale_nonce) noexcept;
   // Fetches the addresses of all ranks as they appear, to answer want() without the store.
   void prefetch(const std::shared_ptr<Membership>& member, int size, int own_rank) noexcept;
-  // Ends all lookups of a member.
-  void forget(const Membership& member) noexcept;
+  // Ends all lookups of a member, and tells the store that it has left. Waits for that, at most
+  // kLeaveLimit: the process may be about to end, or to make the next group.
+  void leave(const std::shared_ptr<Membership>& member) noexcept;
 
  private:
   Connector();
@@ -67,6 +70,7 @@ class Connector {
     std::shared_ptr<KeyValueStore> store;  // clone, made by the thread
     std::map<int, Lookup> lookups;
     std::string store_error;  // not empty: the store is gone
+    bool leaving = false;
     std::chrono::milliseconds pause{kFirstPause};
     Clock::time_point next_look{};
   };
@@ -75,11 +79,15 @@ class Connector {
   // One pass over a member; returns with the lock held again.
   void look(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Member>& member) noexcept;
   void deliver(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Member>& member) noexcept;
+  // The last of a member; the same.
+  void say_closed(std::unique_lock<std::mutex>& lock,
+                  const std::shared_ptr<Member>& member) noexcept;
   std::shared_ptr<Member> member_of(const std::shared_ptr<Membership>& membership);
 
   const transport::ForkGuard fork_guard_;
   std::mutex mutex_;
   std::condition_variable wake_;
+  std::condition_variable left_;  // a member has gone
   std::map<const Membership*, std::shared_ptr<Member>> members_;
   bool changed_ = false;
   std::unique_ptr<std::thread> thread_;

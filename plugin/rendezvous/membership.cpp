@@ -1,6 +1,10 @@
 #include "plugin/rendezvous/membership.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -16,14 +20,20 @@ namespace {
 
 constexpr const char* kStoreIdKey = "torch_ucx/store";
 
+// A rank that has closed its group: what it has left in the store.
+struct LeftBehind {
+  std::string store_id;
+  std::string address_key;
+  std::string place_key;
+  std::string place;  // the value of place_key, unless another group has taken it over
+};
+
 // What this process remembers of the stores it has used.
 struct Memory {
   std::mutex mutex;
-  // (store id, prefix, attempt, rank) -> groups made so far. The rank, because a process may be
-  // several.
+  // (store id, place key) -> the latest instance this process was in at that place.
   std::map<std::string, std::uint64_t> instances;
-  // Own keys of closed groups, oldest first: store id and key.
-  std::deque<std::pair<std::string, std::string>> left_behind;
+  std::deque<LeftBehind> left_behind;  // oldest first
 };
 
 Memory& memory() {
@@ -40,26 +50,61 @@ std::string to_text(const Bytes& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-Bytes random_id() {
-  std::string text;
-  for (int i = 0; i < 2; ++i) text += std::to_string(transport::random_bits()) + "-";
+Bytes to_bytes(const std::string& text) {
   const auto bytes = std::as_bytes(std::span(text.data(), text.size()));
   return {bytes.begin(), bytes.end()};
 }
 
-// Removes this process's oldest keys in that store but the youngest kKeysKept.
+Bytes random_id() {
+  return to_bytes(std::to_string(transport::random_bits()) + "-" +
+                  std::to_string(transport::random_bits()));
+}
+
+// Tells this process from others in a place; from its forked children, too.
+std::string process_token() {
+  static const std::uint64_t random = transport::random_bits();
+  return std::to_string(random) + "." + std::to_string(::getpid());
+}
+
+constexpr const char* kOpen = " open ";
+constexpr const char* kClosed = " closed ";
+
+std::string place_value(std::uint64_t instance, const char* state) {
+  return std::to_string(instance) + state + process_token();
+}
+
+// The instance that follows what is in a place.
+std::uint64_t after(const std::string& place) {
+  const auto instance = std::strtoull(place.c_str(), nullptr, 10);
+  const auto open = place.find(kOpen);
+  // Not closed by another process: that one has died, and this one takes its place in the group.
+  const bool replaces =
+      open != std::string::npos &&
+      place.compare(open + std::strlen(kOpen), std::string::npos, process_token()) != 0;
+  return replaces ? instance : instance + 1;
+}
+
+std::string value_of(KeyValueStore& store, const std::string& key) {
+  const auto values = store.try_get({key});
+  return values.front() ? to_text(*values.front()) : "";
+}
+
+// Removes what this process's oldest closed groups have left, but for the youngest kGroupsKept.
 void remove_old_keys(KeyValueStore& store, const std::string& store_id) {
-  std::vector<std::string> old;
+  std::vector<LeftBehind> old;
   {
     auto& remembered = memory();
     const std::lock_guard lock(remembered.mutex);
     auto& left = remembered.left_behind;
-    while (left.size() > Membership::kKeysKept) {
-      if (left.front().first == store_id) old.push_back(left.front().second);
+    while (left.size() > Membership::kGroupsKept) {
+      if (left.front().store_id == store_id) old.push_back(std::move(left.front()));
       left.pop_front();  // one of another store: that store has had its day
     }
   }
-  for (const auto& key : old) store.remove(key);
+  for (const auto& group : old) {
+    store.remove(group.address_key);
+    if (value_of(store, group.place_key) == group.place) store.remove(group.place_key);
+  }
 }
 
 }  // namespace
@@ -68,16 +113,19 @@ std::shared_ptr<Membership> Membership::join(const std::shared_ptr<transport::Gr
                                              const std::shared_ptr<KeyValueStore>& store,
                                              const std::string& prefix) {
   const std::string store_id = to_text(store->set_once(kStoreIdKey, random_id()));
-  const std::string base = prefix + "torch_ucx/" + attempt() + "/";
-  std::uint64_t instance = 0;
+  const std::string family =
+      prefix + "torch_ucx/" + attempt() + "/" + std::to_string(group->size()) + "/";
+  const std::string place_key = family + "at/" + std::to_string(group->rank());
+  std::uint64_t instance = after(value_of(*store, place_key));
   {
     auto& remembered = memory();
     const std::lock_guard lock(remembered.mutex);
-    instance = ++remembered.instances[store_id + "|" + base + "|" + std::to_string(group->rank())];
+    auto& latest = remembered.instances[store_id + "|" + place_key];
+    instance = latest = std::max(instance, latest + 1);
   }
-  auto membership =
-      std::make_shared<Membership>(group, store, store_id, base + std::to_string(instance) + "/");
+  auto membership = std::make_shared<Membership>(group, store, store_id, family, instance);
   remove_old_keys(*store, store_id);
+  store->set(place_key, to_bytes(place_value(instance, kOpen)));
   store->set(membership->own_key_, group->address().encode());
   group->set_resolver(membership);
   if (group->size() <= kPrefetchSize && group->size() > 1) {
@@ -88,12 +136,14 @@ std::shared_ptr<Membership> Membership::join(const std::shared_ptr<transport::Gr
 
 Membership::Membership(const std::shared_ptr<transport::Group>& group,
                        std::shared_ptr<KeyValueStore> store, std::string store_id,
-                       std::string directory)
+                       const std::string& family, std::uint64_t instance)
     : group_(group),
       store_(std::move(store)),
       store_id_(std::move(store_id)),
-      directory_(std::move(directory)),
+      instance_(instance),
+      directory_(family + std::to_string(instance) + "/"),
       own_key_(key(group->rank())),
+      place_key_(family + "at/" + std::to_string(group->rank())),
       connector_(Connector::shared()) {}
 
 Membership::~Membership() = default;
@@ -103,10 +153,19 @@ void Membership::want(int rank, std::uint64_t stale_nonce) noexcept {
 }
 
 void Membership::leave() noexcept {
-  connector_.forget(*this);
-  auto& remembered = memory();
-  const std::lock_guard lock(remembered.mutex);
-  remembered.left_behind.emplace_back(store_id_, own_key_);
+  if (const auto group = group_.lock()) closed_address_ = group->closed_address().encode();
+  connector_.leave(shared_from_this());
+}
+
+void Membership::say_closed(KeyValueStore& store) const {
+  const std::string place = place_value(instance_, kClosed);
+  {
+    auto& remembered = memory();
+    const std::lock_guard lock(remembered.mutex);
+    remembered.left_behind.push_back({store_id_, own_key_, place_key_, place});
+  }
+  if (!closed_address_.empty()) store.set(own_key_, closed_address_);
+  store.set(place_key_, to_bytes(place));
 }
 
 }  // namespace torch_ucx::rendezvous

@@ -37,8 +37,10 @@ struct AddressBlob {
   // owner from the next one.
   std::uint64_t nonce = 0;
   HostIdentity host;
-  std::string tls;  // the user's UCX_TLS, for messages
-  std::vector<std::byte> worker_address;
+  std::string tls;                        // the user's UCX_TLS, for messages
+  std::vector<std::byte> worker_address;  // empty: it has closed the group
+
+  [[nodiscard]] bool closed() const noexcept { return worker_address.empty(); }
 
   bool operator==(const AddressBlob&) const = default;
 

@@ -7,6 +7,15 @@
 
 namespace torch_ucx::transport {
 
+namespace {
+
+std::atomic<int>& self_stopped() {
+  static std::atomic<int> count{0};
+  return count;
+}
+
+}  // namespace
+
 CallbackThread::CallbackThread(const char* name, std::function<void(Request&)> deliver)
     : name_(name) {
   state_->deliver = std::move(deliver);
@@ -75,6 +84,7 @@ void CallbackThread::run(const std::shared_ptr<State>& state) {
     drain(*state);
     lock.lock();
     if (stopping && state->done.empty() && state->dead.empty() && state->deliveries.empty()) {
+      if (state->detached) self_stopped().fetch_sub(1);
       return;
     }
   }
@@ -92,11 +102,23 @@ void CallbackThread::stop() noexcept {
     return;
   }
   if (thread_->get_id() == std::this_thread::get_id()) {
+    {
+      const std::lock_guard state_lock(state_->mutex);
+      state_->detached = true;
+    }
+    self_stopped().fetch_add(1);
     thread_->detach();
   } else {
     thread_->join();
   }
   thread_.reset();
+}
+
+void CallbackThread::wait_for_stopped(std::chrono::milliseconds limit) noexcept {
+  const auto deadline = Clock::now() + limit;
+  while (self_stopped().load() > 0 && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 void CallbackThread::abandon() noexcept {

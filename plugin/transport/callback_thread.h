@@ -7,6 +7,7 @@
 // Thread rule: any thread may call, also under the engine's lock; what runs here holds no lock.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -43,6 +44,10 @@ class CallbackThread {
   // destroys its group) it only marks the end. Idempotent.
   void stop() noexcept;
 
+  // Waits until no thread that stopped itself runs any more, at most until the limit: what it runs
+  // may need an interpreter that is about to end.
+  static void wait_for_stopped(std::chrono::milliseconds limit) noexcept;
+
   // In a forked child the thread does not exist: forget it.
   void abandon() noexcept;
 
@@ -55,6 +60,7 @@ class CallbackThread {
     std::function<void(Request&)> deliver;
     RequestStack dead;
     bool stopping = false;
+    bool detached = false;  // counted among those that stopped themselves
   };
   static void run(const std::shared_ptr<State>& state);
   static void drain(State& state);

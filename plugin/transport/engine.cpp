@@ -231,7 +231,8 @@ void Engine::shutdown() noexcept {
   {
     const ProgressEngine::Guard guard(*progress_);
     // What is in flight now cannot be ended; whose it was has been said.
-    const ucp::QuietScope quiet(!in_flight_.empty());
+    std::optional<ucp::QuietScope> quiet;
+    if (!in_flight_.empty()) quiet.emplace(ucp::QuietScope::Keep::errors);
     worker_->destroy();
     context_.reset();
     // UCX is gone, and with it its hold on the buffers in quarantine.

@@ -18,9 +18,15 @@ using Stage = GroupPeer::Stage;
 // thread, whatever the program there does; only a stopped or dead process does not answer.
 constexpr std::chrono::milliseconds kFarewell{2000};
 
+// One that left before this rank made contact never was.
 bool attached(const GroupPeer& peer) {
-  return peer.stage == Stage::ready || peer.stage == Stage::left;
+  return peer.stage == Stage::ready || (peer.stage == Stage::left && peer.peer != nullptr);
 }
+
+// UCX has no way to the address: perhaps it is out of date.
+struct NoEndpoint : Error {
+  using Error::Error;
+};
 
 }  // namespace
 
@@ -107,13 +113,12 @@ Peer& Engine::connect(const AddressBlob& blob) {
   } catch (const Error& error) {
     peers_.erase(blob.engine);
     const std::string mine = ucp::user_setting("TLS");
-    throw Error(std::string(error.what()) +
-                ": either it has ended its groups since it published its address, or no transport "
-                "connects " +
-                host_.describe() + " (UCX_TLS=" + (mine.empty() ? "unset" : mine) + ") and " +
-                blob.host.describe() + " (UCX_TLS=" + (blob.tls.empty() ? "unset" : blob.tls) +
-                "); let both have one in common (tcp reaches everywhere; self is for messages to "
-                "oneself, sm for one host)");
+    throw NoEndpoint(
+        std::string(error.what()) + ": no transport connects " + host_.describe() +
+        " (UCX_TLS=" + (mine.empty() ? "unset" : mine) + ") and " + blob.host.describe() +
+        " (UCX_TLS=" + (blob.tls.empty() ? "unset" : blob.tls) +
+        "); let both have one in common (tcp reaches everywhere; self is for messages to "
+        "oneself, sm for one host)");
   }
   slot = std::move(peer);
   return *slot;
@@ -134,6 +139,10 @@ void Engine::peer_found(Group& group, int rank, const AddressBlob& blob) {
     peer.mailbox = blob.mailbox;
     peer.nonce = blob.nonce;
     greet(group, rank, peer);
+  } catch (const NoEndpoint& error) {
+    // Or it has closed the group since it published this address: the store will say.
+    peer.reason = error.what();
+    group.resolver_->want(rank, blob.nonce);
   } catch (const std::exception& error) {
     refuse_peer(group, rank, error.what());
   }
@@ -142,6 +151,7 @@ void Engine::peer_found(Group& group, int rank, const AddressBlob& blob) {
 void Engine::greet(Group& group, int rank, GroupPeer& peer) {
   peer.stage = Stage::greeting;
   peer.since = Clock::now();
+  peer.reason.clear();
   set_pending();
   ControlMessage hello;
   hello.kind = ControlMessage::Kind::hello;
@@ -156,6 +166,7 @@ void Engine::greet(Group& group, int rank, GroupPeer& peer) {
 void Engine::attach(Group& group, int rank, GroupPeer& peer) noexcept {
   peer.stage = Stage::ready;
   peer.since = Clock::now();
+  peer.reason.clear();
   if (log_enabled(LogLevel::debug)) {
     log(LogLevel::debug, "group \"" + group.name() + "\" rank " + std::to_string(group.rank()) +
                              ": attached to rank " + std::to_string(rank) + " (" +
@@ -265,7 +276,7 @@ void Engine::on_hello(const ControlMessage& message) {
     return;
   }
   GroupPeer& peer = group->peer(static_cast<int>(message.rank));
-  if (peer.stage == Stage::ready || peer.stage == Stage::left) {
+  if (attached(peer)) {
     if (peer.nonce != blob.nonce) {
       refuse("its rank " + std::to_string(message.rank) + " is already taken by " +
              peer.peer->host.describe());

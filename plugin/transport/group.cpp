@@ -4,6 +4,7 @@
 
 #include "plugin/transport/engine.h"
 #include "plugin/ucp/config.h"
+#include "plugin/ucp/log.h"
 #include "torch_ucx/build_config.h"
 #include "torch_ucx/ucp/error.h"
 
@@ -31,6 +32,12 @@ AddressBlob Group::address() const {
   return blob;
 }
 
+AddressBlob Group::closed_address() const {
+  AddressBlob blob = address();
+  blob.worker_address.clear();
+  return blob;
+}
+
 void Group::set_resolver(std::shared_ptr<PeerResolver> resolver) {
   const ProgressEngine::Guard guard(*engine_->progress_);
   resolver_ = std::move(resolver);
@@ -45,11 +52,18 @@ void Group::peer_not_found(int rank, const std::string& reason, NotFound what) {
   const ProgressEngine::Guard guard(*engine_->progress_);
   GroupPeer& entry = peer(rank);
   if (entry.stage != GroupPeer::Stage::resolving) return;
+  if (what == NotFound::left) {
+    entry.reason = reason;
+    engine_->mark_left(*this, rank, entry);
+    return;
+  }
+  // Why an address that was found was of no use says more than that no other has come.
+  const std::string cause = entry.reason.empty() ? reason : entry.reason;
   if (what == NotFound::dead) {
-    engine_->refuse_peer(*this, rank, reason);
+    engine_->refuse_peer(*this, rank, cause);
   } else {
     // It may still greet this rank by itself: receives from it go on.
-    entry.reason = reason;
+    entry.reason = cause;
     engine_->fail_queued(entry, Failure::unreachable);
   }
   entry.stage = GroupPeer::Stage::unknown;
@@ -258,6 +272,13 @@ TakenMessage& TakenMessage::operator=(TakenMessage&& other) noexcept {
 
 TakenMessage::~TakenMessage() {
   if (handle_ == nullptr || group_->engine_->forked()) return;
+  if (!group_->closed()) {
+    log(LogLevel::warn,
+        "rank " + std::to_string(group_->rank()) + " of group \"" + group_->name() +
+            "\" dropped a message that it had probed: " + std::to_string(info_.bytes) +
+            " bytes from rank " + std::to_string(info_.source) + " with tag " +
+            std::to_string(info_.user_tag));
+  }
   group_->discard(handle_);
 }
 

@@ -108,13 +108,16 @@ class Group : public std::enable_shared_from_this<Group> {
 
   // What other ranks need to reach this one; to be published by the caller.
   [[nodiscard]] AddressBlob address() const;
+  // What takes its place once this rank has closed the group.
+  [[nodiscard]] AddressBlob closed_address() const;
 
   // Must be set before the first operation with another rank.
   void set_resolver(std::shared_ptr<PeerResolver> resolver);
   void peer_found(int rank, const AddressBlob& blob);
-  // What waits for this rank fails (dead: its process has ended; no_store: nobody can be asked, so
-  // only sends fail). A later operation asks the resolver again.
-  enum class NotFound : std::uint8_t { dead, no_store };
+  // What waits for this rank fails (dead: its process has ended; left: it has closed the group;
+  // no_store: nobody can be asked, so only sends fail). But for left, a later operation asks the
+  // resolver again.
+  enum class NotFound : std::uint8_t { dead, left, no_store };
   void peer_not_found(int rank, const std::string& reason, NotFound what);
 
   // Posts a send of bytes at data to rank dst. The request keeps the buffer alive, untouched by the

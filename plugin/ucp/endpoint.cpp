@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "plugin/ucp/quiet.h"
+
 namespace torch_ucx::ucp {
 
 Endpoint::Endpoint(Worker& worker, std::span<const std::byte> address, bool peer_error_handling,
@@ -16,6 +18,7 @@ Endpoint::Endpoint(Worker& worker, std::span<const std::byte> address, bool peer
     params.err_handler.cb = handler;
     params.err_handler.arg = argument;
   }
+  const QuietScope quiet(QuietScope::Keep::nothing);  // the caller knows whose address it is
   check(ucp_ep_create(worker.get(), &params, &endpoint_), "creating a UCX endpoint");
 }
 

@@ -7,13 +7,13 @@
 
 namespace torch_ucx::ucp {
 
-QuietScope::QuietScope(bool wanted) noexcept {
-  if (!wanted || std::getenv("UCX_LOG_LEVEL") != nullptr) return;
+QuietScope::QuietScope(Keep keep) noexcept {
+  if (std::getenv("UCX_LOG_LEVEL") != nullptr) return;
   try {
     std::array<char, 32> level{};
     if (ucs_global_opts_get_value("LOG_LEVEL", level.data(), level.size()) != UCS_OK) return;
     before_ = level.data();
-    ucs_global_opts_set_value("LOG_LEVEL", "error");
+    ucs_global_opts_set_value("LOG_LEVEL", keep == Keep::errors ? "error" : "fatal");
   } catch (...) {  // out of memory: then not quiet
   }
 }

@@ -1,15 +1,17 @@
-// Keeps UCX's warnings back for a scope (errors still show): for the destruction of a worker that
-// still has requests, which has been reported by name already.
+// Keeps UCX's log lines back for a scope, where the project says by name what UCX would say in
+// general: the destruction of a worker that still has requests, an address that cannot be reached.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace torch_ucx::ucp {
 
 class QuietScope {
  public:
-  // wanted: false makes the scope do nothing. A log level that the user chose is left alone.
-  explicit QuietScope(bool wanted) noexcept;
+  enum class Keep : std::uint8_t { errors, nothing };
+  // A log level that the user chose is left alone.
+  explicit QuietScope(Keep keep) noexcept;
   QuietScope(const QuietScope&) = delete;
   QuietScope& operator=(const QuietScope&) = delete;
   ~QuietScope();

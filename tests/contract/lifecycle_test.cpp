@@ -202,7 +202,7 @@ TEST_F(Lifecycle, LateCallerLearnsThatThePeerHasLeft) {
 TEST_F(Lifecycle, DamagedAddressIsNamed) {
   auto lonely = Rank(engines[0], *store, 0, 2, "damaged");
   rendezvous::Bytes garbage(100, std::byte{7});
-  store->set("damaged/torch_ucx/0/1/1", garbage);
+  store->set("damaged/torch_ucx/0/2/1/1", garbage);
   const auto sent = lonely.send(pattern(8, 1), 1);
   lonely.wait(sent, 10s);
   EXPECT_EQ(sent->outcome().failure, Failure::unreachable);
@@ -214,7 +214,7 @@ TEST_F(Lifecycle, OtherUcxVersionIsRefusedWithBothNamed) {
   auto one = Rank(engines[0], *store, 0, 2, "versions");
   auto blob = ranks[1].group->address();
   blob.ucx.minor += 1;
-  store->set("versions/torch_ucx/0/1/1", blob.encode());
+  store->set("versions/torch_ucx/0/2/1/1", blob.encode());
   const auto sent = one.send(pattern(8, 1), 1);
   one.wait(sent, 10s);
   EXPECT_EQ(sent->outcome().failure, Failure::unreachable);
@@ -232,7 +232,7 @@ TEST_F(Lifecycle, AddressOfADeadProcessFailsSoonAndIsReplacedByAFreshOne) {
   blob.host.start_time += 1;  // another process had this pid
   blob.engine[0] ^= 1;
   blob.nonce ^= 1;
-  store->set("dead/torch_ucx/0/1/1", blob.encode());
+  store->set("dead/torch_ucx/0/2/1/1", blob.encode());
   const auto sent = one.send(pattern(8, 1), 1);
   const auto start = std::chrono::steady_clock::now();
   one.wait(sent);
@@ -249,6 +249,53 @@ TEST_F(Lifecycle, AddressOfADeadProcessFailsSoonAndIsReplacedByAFreshOne) {
   std::thread closer([&] { one.close(); });
   other.close();
   closer.join();
+}
+
+TEST_F(Lifecycle, GroupsOfOneNameAreCountedAtEachPlace) {
+  const auto has = [&](const std::string& key) {
+    const auto keys = store->keys();
+    return std::find(keys.begin(), keys.end(), key) != keys.end();
+  };
+  const auto text = [](const std::string& text) {
+    const auto bytes = std::as_bytes(std::span(text.data(), text.size()));
+    return rendezvous::Bytes(bytes.begin(), bytes.end());
+  };
+  Rank(engines[0], *store, 0, 1, "again").close();
+  Rank(engines[0], *store, 0, 1, "again").close();
+  EXPECT_TRUE(has("again/torch_ucx/0/1/2/0"));
+  // Another process was at this place, and closed the group, or died in it.
+  store->set("again/torch_ucx/0/1/at/0", text("5 closed other"));
+  Rank(engines[0], *store, 0, 1, "again").close();
+  EXPECT_TRUE(has("again/torch_ucx/0/1/6/0"));
+  store->set("again/torch_ucx/0/1/at/0", text("8 open other"));
+  Rank(engines[0], *store, 0, 1, "again").close();
+  EXPECT_TRUE(has("again/torch_ucx/0/1/8/0"));
+  EXPECT_FALSE(has("again/torch_ucx/0/1/7/0"));
+}
+
+TEST_F(Lifecycle, RankThatLeftBeforeContactIsNamed) {
+  for (const bool address_known : {false, true}) {
+    const std::string name = address_known ? "known" : "unknown";
+    // An engine of its own, which ends with the group: its address leads nowhere then.
+    auto leaver = Rank(Engine::create({}), *store, 1, 2, name);
+    std::optional<Rank> one;
+    if (address_known) {
+      one.emplace(engines[0], *store, 0, 2, name);
+      std::this_thread::sleep_for(100ms);  // it is fetched as soon as it is there
+    }
+    leaver.close();
+    if (!address_known) one.emplace(engines[0], *store, 0, 2, name);
+    const auto received = one->receive(8, 1);
+    const auto sent = one->send(pattern(8, 1), 1);
+    for (const auto& request : {received, sent}) {
+      one->wait(request, 10s);
+      EXPECT_EQ(request->outcome().failure, Failure::peer_left) << request->describe();
+      EXPECT_TRUE(
+          contains(request->describe(), "it closed the group before this rank made contact"))
+          << request->describe();
+    }
+    one->close();
+  }
 }
 
 TEST_F(Lifecycle, StoreThatIsGoneFailsFirstContactByName) {
@@ -341,7 +388,7 @@ TEST_F(Lifecycle, ManyMoreGroupsThanMailboxesOverALifetime) {
     closer.join();
   }
   EXPECT_TRUE(eventually([&] { return engines[0]->snapshot().closing_mailboxes == 0; }));
-  EXPECT_LE(store->keys().size(), 3 + 2 * (rendezvous::Membership::kKeysKept + 2));
+  EXPECT_LE(store->keys().size(), 3 + 4 * (rendezvous::Membership::kGroupsKept + 2));
 }
 
 TEST_F(Lifecycle, AThousandLiveGroupsAndAClearErrorBeyondTheLimit) {

@@ -304,6 +304,31 @@ def test_completion(run_ranks, setting):
     run_ranks(COMPLETION, env=setting, group={})
 
 
+def ends_in_a_callback(rank):
+    """A continuation destroys the last group while the program ends."""
+    rank.init(timeout=20)
+    got = torch.zeros(1)
+    future = dist.irecv(got, 1 - rank.rank).get_future()
+
+    def last(_):
+        rank.post(f"in callback {rank.rank}")
+        dist.destroy_process_group()
+        time.sleep(0.5)  # the interpreter must not end under it
+        print("callback ended", flush=True)
+
+    future.then(last)
+    dist.send(torch.ones(1), 1 - rank.rank)
+    rank.await_word(f"in callback {rank.rank}")
+    sys.exit(0)
+
+
+def test_the_program_ends_while_a_callback_destroys_its_group(start_ranks, few_settings):
+    job = start_ranks(ends_in_a_callback, env=few_settings, fresh=True)
+    job.finish()
+    for rank in range(2):
+        assert "callback ended" in job.stdout(rank), job.report()
+
+
 # ---- forked children ---------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """The examples, as a person runs them: alone, and under torchrun."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,30 @@ def test_an_example_under_torchrun():
     done = run(*torchrun(2), str(EXAMPLES / "ring.py"))
     assert done.returncode != 0
     assert "this example is for 4 ranks, not for 2" in done.stderr
+
+
+def test_a_cpp_program_outside_the_tree(tmp_path):
+    """The commands of examples/cpp/CMakeLists.txt, on a copy: nothing of the tree is in reach."""
+    source, build = tmp_path / "program", tmp_path / "build"
+    shutil.copytree(EXAMPLES / "cpp", source)
+    prefix = run("-c", "import torch_ucx; print(torch_ucx.cmake_prefix_path)").stdout.strip()
+    for command in (
+        ["-S", str(source), "-B", str(build), f"-DCMAKE_PREFIX_PATH={prefix}"],
+        ["--build", str(build)],
+    ):
+        done = subprocess.run(["cmake", *command], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+    done = run(*torchrun(4), "--no-python", str(build / "ring"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "rank 0 received 10 numbers from rank 1, 20 numbers from rank 2, 30 numbers from rank 3",
+        "passed around by 4 ranks",
+    ]
+    libraries = subprocess.run(["ldd", str(build / "ring")], capture_output=True, text=True)
+    assert "libtorch_ucx.so" in libraries.stdout and "libpython" not in libraries.stdout
+    alone = subprocess.run([str(build / "ring")], capture_output=True, text=True)
+    assert alone.returncode == 1
+    assert "RANK is not set: start this program with torchrun --no-python" in alone.stderr
 
 
 def test_bandwidth():

@@ -209,6 +209,35 @@ def test_options_and_mixed_groups(run_ranks):
     run_ranks([mixed_group_uses_gloo_for_cpu, default_group_options])
 
 
+def made_again_on_one_store(rank):
+    """With other ranks, and of another size, as after the loss of a node."""
+    port = dist.TCPStore("127.0.0.1", 0, is_master=True) if rank.rank == 0 else None
+    if rank.rank == 0:
+        rank.post("port", port.port)
+    store = dist.TCPStore("127.0.0.1", rank.await_word("port"), is_master=False)
+
+    def group(ranks):
+        if rank.rank not in ranks:
+            return
+        me = ranks.index(rank.rank)
+        dist.init_process_group("ucx", store=store, rank=me, world_size=len(ranks))
+        right, left = (me + 1) % len(ranks), (me - 1) % len(ranks)
+        got = torch.zeros(1, dtype=torch.int64)
+        work = dist.irecv(got, left)
+        dist.send(torch.tensor([rank.rank]), right)
+        work.wait()
+        same(int(got), ranks[left])
+        dist.destroy_process_group()
+
+    for number, ranks in enumerate([[0, 1, 2], [2, 0, 1], [2, 0], [0, 1, 2], [1, 2], [1, 0, 2]]):
+        group(ranks)
+        rank.meet(f"group {number}")
+
+
+def test_a_group_made_again_on_one_store(run_ranks, few_settings):
+    run_ranks(made_again_on_one_store, size=3, env=few_settings)
+
+
 # ---- many groups over a lifetime ---------------------------------------------------------------
 
 

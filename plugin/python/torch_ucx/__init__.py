@@ -28,6 +28,7 @@ __all__ = [
     "ANY_SOURCE",
     "ANY_TAG",
     "__version__",
+    "cmake_prefix_path",
     "improbe",
     "iprobe",
     "mprobe",
@@ -41,6 +42,9 @@ ANY_SOURCE = None
 
 ANY_TAG = -(2**31)
 """The ``tag`` of a receive or probe that takes any tag; the Work's ``tag`` tells which came."""
+
+cmake_prefix_path = __path__[0]
+"""``CMAKE_PREFIX_PATH`` for C++ programs: ``find_package(torch_ucx)`` looks there."""
 
 _FROM_C = ("Options", "ProcessGroupUCX", "WorkUCX")
 _FROM_PROBE = ("Message", "MessageInfo", "improbe", "iprobe", "mprobe", "probe")
