@@ -152,6 +152,8 @@ class Engine final : public std::enable_shared_from_this<Engine>, private Progre
   [[nodiscard]] Peer& connect(const AddressBlob& blob);
   void check_versions(const AddressBlob& blob) const;
   void greet(Group& group, int rank, GroupPeer& peer);
+  // Asks the store again about ranks that do not answer: they may have closed the group since.
+  void review_greetings(Clock::time_point now) noexcept;
   void mark_left(Group& group, int rank, GroupPeer& peer) noexcept;
   void attach(Group& group, int rank, GroupPeer& peer) noexcept;
   void send_control(Peer& peer, const ControlMessage& message) noexcept;
@@ -208,6 +210,12 @@ class Engine final : public std::enable_shared_from_this<Engine>, private Progre
   RequestList in_flight_;
   std::size_t quarantined_ = 0;
   std::vector<Event> events_;
+  struct Greeting {
+    Group* group;
+    int rank;
+    Clock::time_point asked_at;  // when it was sent, or the store was last asked again
+  };
+  std::vector<Greeting> greetings_;  // not answered yet, and some that are
   std::set<void*> taken_;  // messages taken by Group::take and neither received nor discarded yet
   struct OutgoingControl {
     std::vector<std::byte> bytes;

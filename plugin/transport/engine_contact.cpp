@@ -18,6 +18,9 @@ using Stage = GroupPeer::Stage;
 // thread, whatever the program there does; only a stopped or dead process does not answer.
 constexpr std::chrono::milliseconds kFarewell{2000};
 
+// How long a greeting goes unanswered before the store is asked about its rank again.
+constexpr std::chrono::milliseconds kGreetingReview{1000};
+
 // One that left before this rank made contact never was.
 bool attached(const GroupPeer& peer) {
   return peer.stage == Stage::ready || (peer.stage == Stage::left && peer.peer != nullptr);
@@ -126,7 +129,9 @@ Peer& Engine::connect(const AddressBlob& blob) {
 
 void Engine::peer_found(Group& group, int rank, const AddressBlob& blob) {
   GroupPeer& peer = group.peer(rank);
-  if (group.closed() || peer.stage != Stage::resolving) return;  // it greeted first, or all is over
+  if (group.closed()) return;
+  const bool replaced = peer.stage == Stage::greeting && peer.nonce != blob.nonce;
+  if (peer.stage != Stage::resolving && !replaced) return;  // it has greeted first
   try {
     check_versions(blob);
     Peer& remote = connect(blob);
@@ -161,6 +166,21 @@ void Engine::greet(Group& group, int rank, GroupPeer& peer) {
   hello.target = static_cast<std::uint32_t>(rank);
   hello.bytes = group.address().encode();
   send_control(*peer.peer, hello);
+  greetings_.push_back({&group, rank, peer.since});
+}
+
+void Engine::review_greetings(Clock::time_point now) noexcept {
+  std::erase_if(greetings_, [](const Greeting& greeting) {
+    return greeting.group->peer(greeting.rank).stage != Stage::greeting;
+  });
+  for (Greeting& greeting : greetings_) {
+    if (now - greeting.asked_at < kGreetingReview) continue;
+    greeting.asked_at = now;
+    Group& group = *greeting.group;
+    if (group.resolver_ != nullptr) {
+      group.resolver_->want(greeting.rank, group.peer(greeting.rank).nonce);
+    }
+  }
 }
 
 void Engine::attach(Group& group, int rank, GroupPeer& peer) noexcept {
@@ -474,6 +494,7 @@ void Engine::close_group(Group& group, std::chrono::milliseconds linger) {
     mailboxes_.begin_closing(group.mailbox_, static_cast<std::uint32_t>(group.rank()),
                              std::move(expected));
     std::erase(groups_, &group);
+    std::erase_if(greetings_, [&](const Greeting& greeting) { return greeting.group == &group; });
     group.resolver_.reset();
     group.closed_.store(true);
     retire_mailboxes();

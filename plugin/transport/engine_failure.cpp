@@ -127,8 +127,9 @@ void Engine::after_progress() noexcept {
 
 void Engine::housekeeping(Clock::time_point now) noexcept {
   expire(now);
+  review_greetings(now);
   retire_mailboxes();
-  bool pending = !in_flight_.empty() || mailboxes_.closing_count() > 0;
+  bool pending = !in_flight_.empty() || !greetings_.empty() || mailboxes_.closing_count() > 0;
   for (const Group* group : groups_) pending = pending || group->queued_ > 0;
   pending_.store(pending);
 }

@@ -51,12 +51,14 @@ void Group::peer_found(int rank, const AddressBlob& blob) {
 void Group::peer_not_found(int rank, const std::string& reason, NotFound what) {
   const ProgressEngine::Guard guard(*engine_->progress_);
   GroupPeer& entry = peer(rank);
-  if (entry.stage != GroupPeer::Stage::resolving) return;
+  const bool greeted = entry.stage == GroupPeer::Stage::greeting;
+  if (entry.stage != GroupPeer::Stage::resolving && !greeted) return;
   if (what == NotFound::left) {
     entry.reason = reason;
     engine_->mark_left(*this, rank, entry);
     return;
   }
+  if (greeted) return;  // it may still answer
   // Why an address that was found was of no use says more than that no other has come.
   const std::string cause = entry.reason.empty() ? reason : entry.reason;
   if (what == NotFound::dead) {

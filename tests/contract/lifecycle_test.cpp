@@ -1,4 +1,6 @@
 // The transport's contract, everything but the messages: time-outs, farewell, mailboxes, lifetimes.
+#include <regex>
+
 #include "tests/contract/engine_pair.h"
 #include "torch_ucx/ucp/error.h"
 
@@ -39,11 +41,11 @@ TEST_F(Lifecycle, ReceiveTimesOutAndIsWithdrawn) {
   EXPECT_LT(elapsed, 5s);
   EXPECT_EQ(received->outcome().failure, Failure::timed_out);
   EXPECT_FALSE(received->outcome().buffer_in_use);
-  const auto text = received->describe();
-  EXPECT_TRUE(contains(text,
-                       "ucx recv on rank 1 of group \"test\" from rank 0, tag 5, 8 bytes: Timed "
-                       "out after 0.3"))
-      << text;
+  EXPECT_TRUE(std::regex_search(
+      received->describe(),
+      std::regex("^ucx recv on rank 1 of group \"test\" from rank 0, tag 5, 8 bytes: Timed out "
+                 "after [0-9]+\\.[0-9][0-9] s")))
+      << received->describe();
   // The next message goes to the next receive, not into the old buffer.
   ranks[0].send(pattern(8, 2), 1, 5);
   const auto next = ranks[1].receive(8, 0, 5);

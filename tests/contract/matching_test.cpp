@@ -79,6 +79,11 @@ class Matching : public EnginePair {
     ranks[static_cast<std::size_t>(at)].group->wait(*request);
     ASSERT_TRUE(request->outcome().ok()) << request->describe();
   }
+  // What rank 0 has sent to rank 1 is there: messages come in the order of their sending.
+  void all_have_come() {
+    send(0, 1, kU8, numbers(kU8, 1), 999);
+    finish(1, receive(1, 0, kU8, 1, 999));
+  }
   // Runs body with the message sent before the receive is posted, and after.
   template <typename Post, typename Send>
   void both_orders(const Send& send_it, const Post& post_and_check) {
@@ -156,7 +161,7 @@ TEST_F(Matching, NeitherIsAnErrorWithBothClassesAndSizesAndTheNextMessageIsIntac
 TEST_F(Matching, OwnClassComesFirstEvenIfYounger) {
   send(0, 1, kU64, numbers(kU64, 5, 10), 1);
   send(0, 1, kU32, numbers(kU32, 5, 20), 1);
-  std::this_thread::sleep_for(5ms);
+  all_have_come();
   const auto own = receive(1, 0, kU32, 5, 1);
   finish(1, own);
   EXPECT_EQ(own->data, numbers(kU32, 5, 20));
@@ -169,7 +174,7 @@ TEST_F(Matching, AmongOtherClassesTheOldestComesFirst) {
   send(0, 1, kU64, numbers(kU64, 5, 10), 1);
   send(0, 1, kU8, numbers(kU8, 20, 20), 1);
   send(0, 1, kU16, numbers(kU16, 5, 30), 1);
-  std::this_thread::sleep_for(5ms);
+  all_have_come();
   const std::vector<std::byte> expected[] = {numbers(kU32, 5, 10), numbers(kU8, 20, 20),
                                              numbers(kU32, 5, 30)};
   for (const auto& data : expected) {
