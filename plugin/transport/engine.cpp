@@ -176,13 +176,14 @@ Engine::Snapshot Engine::snapshot() {
 
 void Engine::close_endpoints() noexcept {
   // An orderly close flushes: acknowledgements of rendezvous and control messages still go out. A
-  // forced one ends what is still in flight: to a dead peer, or sends that nobody took (with those
-  // pending UCX 1.13 aborts in ucp_worker_destroy).
+  // forced one ends what is still in flight: to a dead peer, to one that never answered (a flush
+  // would wait for the connection), or sends that nobody took. With any of these pending UCX 1.13
+  // aborts in ucp_worker_destroy.
   std::vector<void*> closing;
   {
     const ProgressEngine::Guard guard(*progress_);
     for (auto& [id, peer] : peers_) {
-      const bool force = peer->failed || has_in_flight(*peer);
+      const bool force = peer->failed || !peer->heard || has_in_flight(*peer);
       if (void* request = peer->endpoint.begin_close(force)) closing.push_back(request);
     }
   }

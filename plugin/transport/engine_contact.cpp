@@ -45,6 +45,7 @@ void Engine::want_peer(Group& group, int rank) noexcept {
     try {
       AddressBlob self = group.address();
       peer.peer = &connect(self);
+      peer.peer->heard = true;
       peer.mailbox = group.mailbox_;
       peer.nonce = group.nonce_;
       peer.stage = Stage::ready;
@@ -270,6 +271,7 @@ void Engine::on_hello(const ControlMessage& message) {
   const AddressBlob blob = AddressBlob::decode(message.bytes);
   Peer& remote = connect(blob);
   if (remote.failed) return;
+  remote.heard = true;
   ControlMessage answer;
   answer.kind = ControlMessage::Kind::welcome;
   answer.mailbox = blob.mailbox;
@@ -316,7 +318,9 @@ void Engine::on_welcome(const ControlMessage& message) {
   Group* group = find_group(message);
   if (group == nullptr) return;
   GroupPeer& peer = group->peer(static_cast<int>(message.rank));
-  if (peer.stage == Stage::greeting) attach(*group, static_cast<int>(message.rank), peer);
+  if (peer.stage != Stage::greeting) return;
+  peer.peer->heard = true;
+  attach(*group, static_cast<int>(message.rank), peer);
 }
 
 void Engine::on_refuse(const ControlMessage& message) {
@@ -325,6 +329,7 @@ void Engine::on_refuse(const ControlMessage& message) {
   const int rank = static_cast<int>(message.rank);
   GroupPeer& peer = group->peer(rank);
   if (peer.stage != Stage::greeting) return;
+  peer.peer->heard = true;
   if (!message.bytes.empty()) {
     const std::string reason(reinterpret_cast<const char*>(message.bytes.data()),
                              message.bytes.size());
@@ -372,7 +377,10 @@ void Engine::on_close(const ControlMessage& message) {
   if (group == nullptr) return;
   const int rank = static_cast<int>(message.rank);
   GroupPeer& peer = group->peer(rank);
-  if (peer.stage == Stage::greeting) attach(*group, rank, peer);
+  if (peer.stage == Stage::greeting) {
+    peer.peer->heard = true;
+    attach(*group, rank, peer);
+  }
   if (peer.stage != Stage::ready) return;
   ack.mailbox = peer.mailbox;
   ack.nonce = peer.nonce;

@@ -19,6 +19,7 @@ struct Peer {
   ucp::LibraryVersion ucx;
   ucp::Endpoint endpoint;
   PeerWatch::Token watch;
+  bool heard = false;  // it has sent something: the connection works
   bool failed = false;
   std::string failure;  // why, once failed
 };
