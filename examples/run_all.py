@@ -41,6 +41,13 @@ EXAMPLES = (
         "rank 3 received tensor([4., 5.])",
     ),
     (
+        "halo_exchange.py",
+        None,
+        "\n".join(
+            f"rank {rank}: 200 steps, equal to the serial result: True" for rank in range(4)
+        ),
+    ),
+    (
         "unknown_sizes.py",
         ANY_SOURCE,
         "\n".join(

@@ -5,6 +5,7 @@
 
 #include "plugin/c10d/errors.h"
 #include "plugin/c10d/live_group.h"
+#include "plugin/c10d/persistent_state.h"
 #include "plugin/c10d/store_adapter.h"
 #include "plugin/c10d/tensor_request.h"
 #include "plugin/c10d/work_ucx.h"
@@ -122,6 +123,39 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupUCX::receive(std::vector<at::Tensor>&
                            message_class_of(buffer), user_tag);
   });
   return work;
+}
+
+// ---- persistent operations ---------------------------------------------------------------------
+
+PersistentOperation::Pointer ProcessGroupUCX::sendInit(const at::Tensor& tensor, int dstRank,
+                                                       int tag) {
+  const auto user_tag = checked_tag(tag, "send_init");
+  auto state = std::make_unique<PersistentOperation::State>();
+  state->request = persistent_send_request({tensor});
+  const at::Tensor& buffer = state->request->buffer();
+  state->copies = !buffer.is_same(state->request->tensor());
+  state->data = buffer.const_data_ptr();
+  state->bytes = message_bytes_of(buffer);
+  with_torch_errors([&] {
+    live_->group().init_send(state->request, state->data, state->bytes, dstRank,
+                             message_class_of(buffer), user_tag);
+  });
+  return c10::make_intrusive<PersistentOperation>(std::move(state));
+}
+
+PersistentOperation::Pointer ProcessGroupUCX::recvInit(const at::Tensor& tensor, int source,
+                                                       int tag) {
+  const auto user_tag = tag == kAnyTag ? transport::kAnyTag : checked_tag(tag, "recv_init");
+  auto state = std::make_unique<PersistentOperation::State>();
+  state->request = receive_request({tensor}, "recv_init");
+  const at::Tensor& buffer = state->request->buffer();
+  state->data = buffer.const_data_ptr();
+  state->bytes = message_bytes_of(buffer);
+  with_torch_errors([&] {
+    live_->group().init_receive(state->request, buffer.mutable_data_ptr(), state->bytes, source,
+                                message_class_of(buffer), user_tag);
+  });
+  return c10::make_intrusive<PersistentOperation>(std::move(state));
 }
 
 // ---- probes ------------------------------------------------------------------------------------

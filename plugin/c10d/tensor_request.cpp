@@ -152,6 +152,22 @@ transport::Ref<TensorRequest> send_request(const std::vector<at::Tensor>& tensor
   return transport::Ref<TensorRequest>::make(tensor.is_contiguous() ? tensor : tensor.contiguous());
 }
 
+void TensorRequest::fill_buffer() const {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  at::Tensor buffer = buffer_;
+  buffer.copy_(tensor_);
+}
+
+transport::Ref<TensorRequest> persistent_send_request(const std::vector<at::Tensor>& tensors) {
+  const at::Tensor& tensor = dense_cpu_tensor(tensors, "send_init");
+  if (tensor.is_contiguous() && !is_lazy(tensor)) {
+    return transport::Ref<TensorRequest>::make(tensor);
+  }
+  return transport::Ref<TensorRequest>::make(
+      tensor, at::empty(tensor.sizes(), tensor.options().requires_grad(false)),
+      TensorRequest::Kind::send);
+}
+
 transport::Ref<TensorRequest> receive_request(const std::vector<at::Tensor>& tensors,
                                               const char* operation) {
   const at::Tensor& tensor = dense_cpu_tensor(tensors, operation);
@@ -165,7 +181,8 @@ transport::Ref<TensorRequest> receive_request(const std::vector<at::Tensor>& ten
                     "): what would be written there is undefined; receive into a "
                     "tensor of its own and copy");
   return transport::Ref<TensorRequest>::make(
-      tensor, at::empty(tensor.sizes(), tensor.options().requires_grad(false)));
+      tensor, at::empty(tensor.sizes(), tensor.options().requires_grad(false)),
+      TensorRequest::Kind::receive);
 }
 
 std::uint64_t message_bytes_of(const at::Tensor& tensor) {

@@ -20,16 +20,19 @@ class TensorRequest final : public transport::Request {
  public:
   // A send from, or a receive into, a contiguous tensor.
   explicit TensorRequest(at::Tensor tensor) : tensor_(tensor), buffer_(std::move(tensor)) {}
-  // A receive into a strided view by way of a contiguous buffer of its shape and dtype.
-  TensorRequest(at::Tensor view, at::Tensor buffer)
+  // The same of a strided view, by way of a contiguous buffer of its shape and dtype.
+  TensorRequest(at::Tensor view, at::Tensor buffer, Kind kind)
       : tensor_(std::move(view)), buffer_(std::move(buffer)) {
-    set_delivers();
+    if (kind == Kind::receive) set_delivers();
   }
 
   // The user's tensor.
   [[nodiscard]] const at::Tensor& tensor() const noexcept { return tensor_; }
   // The memory that the transport reads or writes.
   [[nodiscard]] const at::Tensor& buffer() const noexcept { return buffer_; }
+
+  // Gathers the elements of a view that is sent again and again.
+  void fill_buffer() const;
 
   // Torch's exception of a failed request; null for one that went well. Only once done() is true.
   [[nodiscard]] std::exception_ptr failure() const;
@@ -59,6 +62,10 @@ class TensorRequest final : public transport::Request {
 [[nodiscard]] transport::Ref<TensorRequest> send_request(const std::vector<at::Tensor>& tensors);
 [[nodiscard]] transport::Ref<TensorRequest> receive_request(const std::vector<at::Tensor>& tensors,
                                                             const char* operation);
+
+// The same for a persistent send, whose view is gathered into a buffer at each start.
+[[nodiscard]] transport::Ref<TensorRequest> persistent_send_request(
+    const std::vector<at::Tensor>& tensors);
 
 // How many bytes its message has: those of its elements, also where several share a byte.
 [[nodiscard]] std::uint64_t message_bytes_of(const at::Tensor& tensor);

@@ -102,6 +102,30 @@ PYBIND11_MODULE(_C, module) {
             return self.recvMessage(tensors, message);
           },
           ReleaseGil(), py::arg("tensor"), py::arg("message"));
+  using torch_ucx::PersistentOperation;
+  // start and a wait that finds the operation done are shorter than letting go of the GIL; start
+  // never blocks, and wait lets go where it has to wait.
+  py::class_<PersistentOperation, PersistentOperation::Pointer>(
+      module, "PersistentOperation",
+      "A send or receive that is prepared once and started many times; made by send_init and "
+      "recv_init.")
+      .def("start", &PersistentOperation::start,
+           "Post it. Raises DistBackendError while its last start is under way.")
+      .def("test", &PersistentOperation::test, ReleaseGil(),
+           "Whether it is done; raises what it failed for.")
+      .def("wait", &PersistentOperation::wait, py::arg("timeout") = Milliseconds(0),
+           "Wait until it is done, at most timeout (a timedelta; by default the group's time-out "
+           "after start). Raises what it failed for; then it may be started again.")
+      .def_property_readonly("tag", &PersistentOperation::tag, "Tag of the last message.")
+      .def("group_source", &PersistentOperation::source, "Group rank of the last sender.");
+  module.def("start_all", &PersistentOperation::startAll, py::arg("operations"));
+  module.def("wait_all", &PersistentOperation::waitAll, py::arg("operations"),
+             py::arg("timeout") = Milliseconds(0));
+  group
+      .def("send_init", &ProcessGroupUCX::sendInit, ReleaseGil(), py::arg("tensor"), py::arg("dst"),
+           py::arg("tag"))
+      .def("recv_init", &ProcessGroupUCX::recvInit, ReleaseGil(), py::arg("tensor"), py::arg("src"),
+           py::arg("tag"));
   module.attr("ANY_TAG") = ProcessGroupUCX::kAnyTag;
   module.attr("ANY_SOURCE") = ProcessGroupUCX::kAnySource;
   py::class_<torch_ucx::BarrierWork, WorkUCX, c10::intrusive_ptr<torch_ucx::BarrierWork>>(

@@ -31,6 +31,7 @@
 #include "plugin/transport/progress_engine.h"
 #include "plugin/transport/request.h"
 #include "plugin/ucp/context.h"
+#include "plugin/ucp/devices.h"
 #include "plugin/ucp/worker.h"
 #include "torch_ucx/transport/options.h"
 
@@ -186,12 +187,16 @@ class Engine final : public std::enable_shared_from_this<Engine>, private Progre
   }
   void group_closed() noexcept;
   void close_endpoints() noexcept;
+  // UCX below 1.22 aborts when it is to close or destroy an endpoint over verbs whose connection
+  // was never made (wireup messages pending in ucp_request_send_state_ff).
+  [[nodiscard]] bool close_aborts(const Peer& peer) const noexcept;
   [[nodiscard]] bool has_in_flight(const Peer& peer) const noexcept;
 
   const EngineOptions options_;
   const ForkGuard fork_guard_;
   const EngineId id_;
   const HostIdentity host_;
+  const bool has_verbs_ = ucp::host_has_verbs();
 
   // Order matters: destruction ends the progress engine, then the worker, then the context.
   std::unique_ptr<ucp::Context> context_;

@@ -24,6 +24,7 @@ Outcome failed(ucs_status_t status) {
 
 void Engine::post(Request& request) noexcept {
   Group& group = *request.group_;
+  if (request.stage_ == Request::Stage::finished) request.renew();  // started again
   if (request.kind_ == Request::Kind::send) ++group.sends_;
   if (group.closing_) {
     if (request.taken_ && !shut_down_) discard(std::exchange(request.ucx_request_, nullptr));

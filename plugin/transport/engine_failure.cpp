@@ -66,7 +66,7 @@ void Engine::fail_peer(Peer& peer, const std::string& reason) noexcept {
     log(LogLevel::info, "peer failed: " + reason);
     if (host_.same_host(peer.host)) tainted_.store(true);
   }
-  if (peer.endpoint.handles_peer_errors()) {
+  if (peer.endpoint.handles_peer_errors() && !close_aborts(peer)) {
     if (void* closing = peer.endpoint.begin_close(true)) ucp_request_free(closing);
   }
 }

@@ -139,6 +139,79 @@ void Group::receive(const Ref<Request>& request, void* data, std::uint64_t bytes
   engine_->progress_->submit(*request);
 }
 
+// ---- persistent operations ---------------------------------------------------------------------
+
+void Group::make_persistent(Request& request) {
+  request.flags_.store(Request::kDone);
+  if (request.peer_ == kAnySource) return;
+  // Contact is made now, so that no start waits for it.
+  const ProgressEngine::Guard guard(*engine_->progress_);
+  if (!closing_) engine_->want_peer(*this, request.peer_);
+}
+
+void Group::init_send(const Ref<Request>& request, const void* data, std::uint64_t bytes, int dst,
+                      MessageClass message_class, std::uint64_t user_tag) {
+  prepare(*request, Request::Kind::send, const_cast<void*>(data), bytes, dst, message_class,
+          user_tag);
+  make_persistent(*request);
+}
+
+void Group::init_receive(const Ref<Request>& request, void* data, std::uint64_t bytes, int src,
+                         MessageClass message_class, std::uint64_t user_tag) {
+  prepare(*request, Request::Kind::receive, data, bytes, src, message_class, user_tag);
+  make_persistent(*request);
+}
+
+void Group::check_startable(const Request& request) const {
+  const auto refuse = [&](const char* why) {
+    throw Error(std::string("ucx ") +
+                (request.kind_ == Request::Kind::send ? "persistent send" : "persistent receive") +
+                " on rank " + std::to_string(rank()) + " of group \"" + options_.name + "\", " +
+                std::to_string(request.bytes_) + " bytes: " + why);
+  };
+  if (!request.done()) refuse("it is still under way: wait for it before it is started again");
+  if (request.outcome_.buffer_in_use) {
+    const ProgressEngine::Guard guard(*engine_->progress_);
+    if (request.stage_ != Request::Stage::finished) {
+      refuse("its last start failed, and UCX still has the buffer: make a new operation");
+    }
+  }
+}
+
+void Group::renew(Request& request) noexcept {
+  request.posted_at_ = Clock::now();
+  request.deadline_ = request.posted_at_ + timeout();
+  request.retain();  // the engine's reference
+  request.flags_.store(0);
+}
+
+void Group::start(const Ref<Request>& request) {
+  check_not_forked();
+  check_startable(*request);
+  renew(*request);
+  engine_->progress_->submit(*request);
+}
+
+void Group::start_all(std::span<const Ref<Request>> requests) {
+  check_not_forked();
+  for (const auto& request : requests) check_startable(*request);
+  struct Flush {  // also when one is in the list twice, which its second turn refuses
+    ProgressEngine& progress;
+    ~Flush() { progress.flush_submissions(); }
+  } const flush{*engine_->progress_};
+  for (const auto& request : requests) {
+    check_startable(*request);
+    renew(*request);
+    engine_->progress_->enqueue(*request);
+  }
+}
+
+void Group::poll() noexcept {
+  if (!engine_->forked()) engine_->progress_->try_step();
+}
+
+// ---- waiting -----------------------------------------------------------------------------------
+
 void Group::wait(Request& request, std::chrono::milliseconds timeout) {
   if (request.done()) return;
   check_not_forked();

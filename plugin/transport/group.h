@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -131,6 +132,20 @@ class Group : public std::enable_shared_from_this<Group> {
   void receive(const Ref<Request>& request, void* data, std::uint64_t bytes, int src,
                MessageClass message_class, std::uint64_t user_tag);
 
+  // A persistent operation (MPI_Send_init, MPI_Recv_init): arguments and errors as for send and
+  // receive, but nothing is posted until start(). The request counts as done until then.
+  void init_send(const Ref<Request>& request, const void* data, std::uint64_t bytes, int dst,
+                 MessageClass message_class, std::uint64_t user_tag);
+  void init_receive(const Ref<Request>& request, void* data, std::uint64_t bytes, int src,
+                    MessageClass message_class, std::uint64_t user_tag);
+  // Posts it, again if it was posted before; its deadline counts from now. One thread at a time for
+  // a request. Throws Error when the last start is still under way, or UCX still has its buffer.
+  void start(const Ref<Request>& request);
+  // The same for several of this group, in order, under one hold of the lock where it is free.
+  void start_all(std::span<const Ref<Request>> requests);
+  // One attempt at progress, for who polls done() instead of waiting. Never blocks on the lock.
+  void poll() noexcept;
+
   // A message of any class 0 .. class_count-1 that waits for such a receive; without blocking.
   [[nodiscard]] std::optional<ProbeResult> probe(int src, std::uint64_t user_tag);
   // The same, waiting for one to come. Nothing after timeout (zero: the group's); throws Error when
@@ -182,6 +197,9 @@ class Group : public std::enable_shared_from_this<Group> {
   void check_sender(int src);
   void discard(void* message) noexcept;
   void check_matching(int src, std::uint64_t user_tag) const;
+  void make_persistent(Request& request);
+  void check_startable(const Request& request) const;
+  void renew(Request& request) noexcept;
   void prepare(Request& request, Request::Kind kind, void* data, std::uint64_t bytes, int peer,
                MessageClass message_class, std::uint64_t user_tag);
   [[nodiscard]] GroupPeer& peer(int rank);

@@ -64,11 +64,12 @@ ProgressEngine::Descriptor::~Descriptor() {
 }
 
 ProgressEngine::ProgressEngine(ucp::Worker& worker, Client& client, std::chrono::microseconds spin,
-                               int watch_fd)
+                               int watch_fd, std::chrono::milliseconds longest_sleep)
     : worker_(worker),
       client_(client),
       spin_(spin),
       watch_fd_(watch_fd),
+      longest_sleep_ms_(static_cast<int>(longest_sleep.count())),
       kick_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   if (kick_fd_.get() < 0) throw Error("eventfd failed: no descriptors left?");
 }
@@ -389,7 +390,8 @@ void ProgressEngine::helper_drive() noexcept {
     if (armed) {
       // asleep_ too: a waiter that steals the role and leaves again must wake this thread.
       asleep_.store(true);
-      if (!stopping_.load()) helper_poll(true, sleep_limit_ms());
+      const int limit = sleep_limit_ms();
+      if (!stopping_.load()) helper_poll(true, limit < 0 ? longest_sleep_ms_ : limit);
       asleep_.store(false);
       armed_.fetch_sub(1);
       backoff = kArmBackoffFirst;

@@ -71,8 +71,10 @@ class ProgressEngine {
 
   static constexpr std::chrono::milliseconds kHousekeepingPeriod{100};
 
-  // watch_fd: a descriptor the helper watches besides (-1: none); borrowed.
-  ProgressEngine(ucp::Worker& worker, Client& client, std::chrono::microseconds spin, int watch_fd);
+  // watch_fd: a descriptor the helper watches besides (-1: none); borrowed. longest_sleep: of the
+  // helper as the driver, for workers that lose wake-ups (-1 ms: without limit).
+  ProgressEngine(ucp::Worker& worker, Client& client, std::chrono::microseconds spin, int watch_fd,
+                 std::chrono::milliseconds longest_sleep);
   ProgressEngine(const ProgressEngine&) = delete;
   ProgressEngine& operator=(const ProgressEngine&) = delete;
   ~ProgressEngine();
@@ -101,6 +103,20 @@ class ProgressEngine {
   // Posts request through Client::post, now where the lock is free, else by whoever holds it. Never
   // waits for a long progress call. Order among the submissions of one thread is kept.
   void submit(Request& request) noexcept;
+
+  // For several at once: enqueue each, then flush. What was enqueued is posted at the latest by the
+  // flush, in order.
+  void enqueue(Request& request) noexcept { submissions_.push(request); }
+  void flush_submissions() noexcept {
+    if (mutex_.try_lock()) const Guard guard(*this, std::adopt_lock);
+  }
+
+  // One progress call, where the lock is free.
+  void try_step() noexcept {
+    if (!mutex_.try_lock()) return;
+    const Guard guard(*this, std::adopt_lock);
+    step();
+  }
 
   // Under the lock: posts what is in the submission queue now (letting go of the lock does so too).
   void drain_submissions() noexcept;
@@ -188,6 +204,7 @@ class ProgressEngine {
   Client& client_;
   const std::chrono::microseconds spin_;
   const int watch_fd_;
+  const int longest_sleep_ms_;
   const Descriptor kick_fd_;
 
   std::mutex mutex_;

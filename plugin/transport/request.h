@@ -4,7 +4,8 @@
 // Life-cycle: idle -> queued (waits for first contact) -> posted (UCX has it) -> finished; a
 // receive may be delivering before it is finished.
 //
-// User's view: pending -> done, once. A request may be done before it is finished: it failed (time
+// User's view: pending -> done, once; a persistent one is done until it is started, and may be
+// started again when it is done. A request may be done before it is finished: it failed (time
 // out, dead peer) while UCX still owns its buffer. The engine keeps such a request, and so the
 // buffer, until UCX lets go ("quarantine").
 //
@@ -143,6 +144,14 @@ class Request {
   std::unique_ptr<std::byte[]> staging_;  //   not null: where it goes, to be converted
   Request* previous_ = nullptr;           // links of the list the request is in
   Request* next_ = nullptr;
+
+  // Before it is posted again; under the engine's lock.
+  void renew() noexcept {
+    stage_ = Stage::idle;
+    matched_ = refused_ = taken_ = false;
+    staging_.reset();
+    outcome_ = {};
+  }
 
   // Written under the engine's lock before kDone is set.
   Outcome outcome_;

@@ -15,6 +15,9 @@ class Context {
   explicit Context(const Config& config, const char* name);
   [[nodiscard]] ucp_context_h get() const { return context_.get(); }
 
+  // Leaves it to the end of the process.
+  void abandon() noexcept { [[maybe_unused]] auto* left = context_.release(); }
+
  private:
   struct Release {
     void operator()(ucp_context_h context) const { ucp_cleanup(context); }

@@ -36,6 +36,9 @@ class Worker {
   // Ends the worker early (idempotent). Requests that UCX still held are gone after this.
   void destroy() { worker_.reset(); }
 
+  // Leaves it to the end of the process.
+  void abandon() noexcept { [[maybe_unused]] auto* left = worker_.release(); }
+
  private:
   struct Release {
     void operator()(ucp_worker_h worker) const { ucp_worker_destroy(worker); }

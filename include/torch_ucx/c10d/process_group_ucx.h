@@ -22,6 +22,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "torch_ucx/c10d/persistent_operation.h"
 #include "torch_ucx/export.h"
 
 namespace c10d {
@@ -110,6 +111,11 @@ class TORCH_UCX_API ProcessGroupUCX final : public c10d::Backend {
   // Receives a message that was taken; once.
   c10::intrusive_ptr<c10d::Work> recvMessage(std::vector<at::Tensor>& tensors,
                                              const Message& message);
+
+  // Prepares a send or receive that is started many times; nothing is posted yet. Arguments as of
+  // send and recv; source may be kAnySource, the tag of a receive kAnyTag.
+  PersistentOperation::Pointer sendInit(const at::Tensor& tensor, int dstRank, int tag);
+  PersistentOperation::Pointer recvInit(const at::Tensor& tensor, int source, int tag);
 
   c10::intrusive_ptr<c10d::Work> barrier(
       const c10d::BarrierOptions& opts = c10d::BarrierOptions()) override;

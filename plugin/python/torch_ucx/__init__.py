@@ -12,7 +12,8 @@ registers the backend.
 What groups of other backends see of us, and what could not be mended, is in ``_registration``.
 
 Point-to-point beyond ``torch.distributed``: ``ANY_TAG``, and ``probe``, ``iprobe``, ``mprobe``,
-``improbe`` (see ``_probe``).
+``improbe`` (see ``_probe``), and operations that are prepared once and started many times:
+``send_init``, ``recv_init``, ``start_all``, ``wait_all`` (see ``_persistent``).
 
 Loaded at first use, as attributes of this module: ``Options`` (what ``pg_options`` takes),
 ``ProcessGroupUCX``, ``WorkUCX``, and ``LoadError`` (an ``ImportError``), which is raised when UCX
@@ -33,8 +34,12 @@ __all__ = [
     "iprobe",
     "mprobe",
     "probe",
+    "recv_init",
+    "send_init",
+    "start_all",
     "ucx_library_path",
     "ucx_version",
+    "wait_all",
 ]
 
 ANY_SOURCE = None
@@ -46,8 +51,9 @@ ANY_TAG = -(2**31)
 cmake_prefix_path = __path__[0]
 """``CMAKE_PREFIX_PATH`` for C++ programs: ``find_package(torch_ucx)`` looks there."""
 
-_FROM_C = ("Options", "ProcessGroupUCX", "WorkUCX")
+_FROM_C = ("Options", "PersistentOperation", "ProcessGroupUCX", "WorkUCX")
 _FROM_PROBE = ("Message", "MessageInfo", "improbe", "iprobe", "mprobe", "probe")
+_FROM_PERSISTENT = ("recv_init", "send_init", "start_all", "wait_all")
 
 
 def _autoload() -> None:
@@ -101,6 +107,10 @@ def __getattr__(name: str):
         from . import _probe
 
         return getattr(_probe, name)
+    if name in _FROM_PERSISTENT:
+        from . import _persistent
+
+        return getattr(_persistent, name)
     if name == "LoadError":
         from ._loader import LoadError
 
@@ -109,7 +119,7 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_FROM_C, *_FROM_PROBE, "LoadError"})
+    return sorted({*globals(), *_FROM_C, *_FROM_PROBE, *_FROM_PERSISTENT, "LoadError"})
 
 
 def _import_torch() -> None:

@@ -58,32 +58,13 @@ class Message:
         return self.info.source
 
 
-def _backend_of(group: dist.ProcessGroup | None):
-    import torch
-    import torch.distributed as dist
-
-    from . import _loader
-
-    group = dist.group.WORLD if group is None else group
-    if group is None:
-        raise ValueError("torch.distributed has no default group: call init_process_group first")
-    if group == dist.GroupMember.NON_GROUP_MEMBER:
-        raise ValueError("this rank is not a member of the group")
-    backend = group._get_backend(torch.device("cpu"))
-    if not isinstance(backend, _loader.load().module.ProcessGroupUCX):
-        raise ValueError(
-            "probes need a group whose CPU backend is 'ucx'; this one has "
-            f"{type(backend).__name__} (TORCH_DISTRIBUTED_DEBUG=DETAIL wraps backends)"
-        )
-    return group, backend
-
-
 def _arguments(src: int | None, tag: int, group):
     import torch.distributed as dist
 
     from . import _loader
+    from ._backend import backend_of
 
-    group, backend = _backend_of(group)
+    group, backend = backend_of(group, "probes need")
     module = _loader.load().module
     source = module.ANY_SOURCE if src is None else dist.get_group_rank(group, src)
     return group, backend, source, tag
