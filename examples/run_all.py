@@ -43,9 +43,7 @@ EXAMPLES = (
     (
         "halo_exchange.py",
         None,
-        "\n".join(
-            f"rank {rank}: 200 steps, equal to the serial result: True" for rank in range(4)
-        ),
+        "\n".join(f"rank {rank}: 200 steps, equal to the serial result: True" for rank in range(4)),
     ),
     (
         "unknown_sizes.py",

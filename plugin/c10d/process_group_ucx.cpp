@@ -100,7 +100,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupUCX::send(std::vector<at::Tensor>& te
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupUCX::recv(std::vector<at::Tensor>& tensors, int srcRank,
                                                      int tag) {
-  TORCH_CHECK_VALUE(srcRank >= 0 && srcRank < size_, "ucx recv: source rank ", srcRank,
+  // To the transport, any source is a negative number too.
+  TORCH_CHECK_VALUE(srcRank >= 0 && srcRank < size_, "ucx recv on rank ", rank_, " of group \"",
+                    live_->group().name(), "\": source rank ", srcRank,
                     " is outside the group; allowed is 0 to ", size_ - 1);
   return receive(tensors, srcRank, tag, OpType::RECV, "ucx:recv");
 }

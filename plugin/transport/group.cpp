@@ -77,11 +77,12 @@ GroupPeer& Group::peer(int rank) {
   return *slot;
 }
 
-void Group::check_peer(int rank, const char* role) const {
+void Group::check_peer(int rank, const char* operation, const char* role) const {
   if (rank < 0 || rank >= options_.size) {
-    throw ArgumentError(std::string(role) + " rank " + std::to_string(rank) +
-                        " is outside group \"" + options_.name + "\": allowed is 0 to " +
-                        std::to_string(options_.size - 1));
+    throw ArgumentError(
+        std::string("ucx ") + operation + " on rank " + std::to_string(options_.rank) +
+        " of group \"" + options_.name + "\": " + role + " rank " + std::to_string(rank) +
+        " is outside the group; allowed is 0 to " + std::to_string(options_.size - 1));
   }
 }
 
@@ -97,9 +98,9 @@ void Group::check_not_forked() const {
 void Group::prepare(Request& request, Request::Kind kind, void* data, std::uint64_t bytes, int peer,
                     MessageClass message_class, std::uint64_t user_tag) {
   if (kind == Request::Kind::send) {
-    check_peer(peer, "destination");
+    check_peer(peer, "send", "destination");
   } else if (peer != kAnySource) {
-    check_peer(peer, "source");
+    check_peer(peer, "recv", "source");
   }
   const bool any_tag = kind == Request::Kind::receive && user_tag == kAnyTag;
   if (user_tag > kMaxUserTag && !any_tag) {
@@ -241,7 +242,7 @@ void Group::wait(Request& request, std::chrono::milliseconds timeout) {
 // ---- probes ------------------------------------------------------------------------------------
 
 void Group::check_matching(int src, std::uint64_t user_tag) const {
-  if (src != kAnySource) check_peer(src, "source");
+  if (src != kAnySource) check_peer(src, "probe", "source");
   if (user_tag > kMaxUserTag && user_tag != kAnyTag) {
     throw ArgumentError("tag " + std::to_string(user_tag) + " is outside 0 to " +
                         std::to_string(kMaxUserTag));

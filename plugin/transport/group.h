@@ -189,7 +189,7 @@ class Group : public std::enable_shared_from_this<Group> {
 
  private:
   void check_not_forked() const;
-  void check_peer(int rank, const char* role) const;
+  void check_peer(int rank, const char* operation, const char* role) const;
   friend class TakenMessage;
   // Under the engine's lock. Throws Error when the group is closed.
   [[nodiscard]] std::optional<ProbeResult> look_for(int src, std::uint64_t user_tag, void** taken);

@@ -6,13 +6,15 @@
 #include <cstdlib>
 #include <string>
 
+#include "plugin/ucp/log.h"
 #include "torch_ucx/ucp/error.h"
 
 namespace torch_ucx::transport {
 
 namespace {
 
-// The first four are read here; the rest by the logger, the Python layer and the build.
+// The first five are read here (LOG_LEVEL is checked); the rest by the logger, the Python layer and
+// the build.
 constexpr std::array<std::string_view, 9> kPluginOptions{
     "SPIN_US",   "LINGER_S",   "ERROR_MODE", "ALLOW_VERSION_MISMATCH", "LOG_LEVEL", "LIBUCP",
     "TORCH_DIR", "TORCH_SPEC", "VENV",
@@ -59,6 +61,11 @@ EngineOptions EngineOptions::from_environment() {
       options.error_mode = ErrorModeWish::peer;
     } else {
       refuse("TORCH_UCX_ERROR_MODE", text, "auto, none or peer");
+    }
+  }
+  if (const char* value = std::getenv("TORCH_UCX_LOG_LEVEL")) {
+    if (!parse_log_level(value)) {
+      refuse("TORCH_UCX_LOG_LEVEL", value, "error, warn, info or debug");
     }
   }
   if (const char* value = std::getenv("TORCH_UCX_ALLOW_VERSION_MISMATCH")) {

@@ -2,8 +2,8 @@
 
 #include <unistd.h>
 
+#include <cctype>
 #include <cstdlib>
-#include <string_view>
 
 namespace torch_ucx {
 
@@ -11,11 +11,8 @@ namespace {
 
 LogLevel level_from_environment() {
   const char* value = std::getenv("TORCH_UCX_LOG_LEVEL");
-  const std::string_view text = value == nullptr ? "warn" : value;
-  if (text == "error") return LogLevel::error;
-  if (text == "info") return LogLevel::info;
-  if (text == "debug") return LogLevel::debug;
-  return LogLevel::warn;
+  // A text that is none is refused when a group is made (EngineOptions).
+  return value == nullptr ? LogLevel::warn : parse_log_level(value).value_or(LogLevel::warn);
 }
 
 const char* name_of(LogLevel level) {
@@ -33,6 +30,16 @@ const char* name_of(LogLevel level) {
 }
 
 }  // namespace
+
+std::optional<LogLevel> parse_log_level(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (lower == "error") return LogLevel::error;
+  if (lower == "warn") return LogLevel::warn;
+  if (lower == "info") return LogLevel::info;
+  if (lower == "debug") return LogLevel::debug;
+  return std::nullopt;
+}
 
 bool log_enabled(LogLevel level) noexcept {
   static const LogLevel threshold = level_from_environment();

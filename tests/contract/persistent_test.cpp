@@ -186,7 +186,8 @@ TEST_F(Persistent, PeerThatLeftFailsEachStartAndBadArgumentsNone) {
   }
   const auto request = Ref<BufferRequest>::make(std::size_t{8});
   EXPECT_EQ(refusal([&] { ranks[0].group->init_send(request, request->data.data(), 8, 2, 1, 0); }),
-            "destination rank 2 is outside group \"test\": allowed is 0 to 1");
+            "ucx send on rank 0 of group \"test\": destination rank 2 is outside the group; "
+            "allowed is 0 to 1");
 }
 
 TEST_F(Persistent, ThreadsOfTheirOwnTags) {

@@ -168,8 +168,12 @@ TEST_F(PointToPoint, BadArgumentsAreRefusedBeforeAnythingIsPosted) {
     }
     return std::string("accepted");
   };
-  EXPECT_EQ(text(2, 1, 0), "destination rank 2 is outside group \"test\": allowed is 0 to 1");
-  EXPECT_EQ(text(-1, 1, 0), "destination rank -1 is outside group \"test\": allowed is 0 to 1");
+  EXPECT_EQ(text(2, 1, 0),
+            "ucx send on rank 0 of group \"test\": destination rank 2 is outside the group; "
+            "allowed is 0 to 1");
+  EXPECT_EQ(text(-1, 1, 0),
+            "ucx send on rank 0 of group \"test\": destination rank -1 is outside the group; "
+            "allowed is 0 to 1");
   EXPECT_EQ(text(1, 1, transport::kMaxUserTag + 1), "tag 2147483648 is outside 0 to 2147483647");
   EXPECT_EQ(text(1, transport::kClassControl, 0), "message class 63 is not for messages");
   EXPECT_FALSE(request->done());

@@ -384,7 +384,7 @@ def test_version_and_path_are_logged_on_request(run_python):
     code += "print(torch_ucx.ucx_library_path())"
     quiet = run_python(code)
     assert quiet.stderr == ""
-    for level in ("info", "DEBUG", "trace"):
+    for level in ("info", "DEBUG"):
         done = run_python(code, env={"TORCH_UCX_LOG_LEVEL": level})
         version, path = done.stdout.splitlines()
         (line,) = (x for x in done.stderr.splitlines() if x.startswith("[torch_ucx] INFO: "))

@@ -86,6 +86,8 @@ TEST_F(Options, BadValuesAreNamedWithWhatIsAllowed) {
        "TORCH_UCX_SPIN_US=5x: allowed is a whole number of microseconds, 0 to 1000000"},
       {"TORCH_UCX_LINGER_S", "", "TORCH_UCX_LINGER_S=: allowed is a number of seconds, 0 to 86400"},
       {"TORCH_UCX_ERROR_MODE", "both", "TORCH_UCX_ERROR_MODE=both: allowed is auto, none or peer"},
+      {"TORCH_UCX_LOG_LEVEL", "loud",
+       "TORCH_UCX_LOG_LEVEL=loud: allowed is error, warn, info or debug"},
       {"TORCH_UCX_ALLOW_VERSION_MISMATCH", "yes",
        "TORCH_UCX_ALLOW_VERSION_MISMATCH=yes: allowed is 0 or 1"},
   };

@@ -392,7 +392,7 @@ def _warn_of_several_libucp() -> None:
 def _follow_log_level() -> None:
     """With TORCH_UCX_LOG_LEVEL at info or below, let Python's messages reach stderr as well."""
     level = os.environ.get("TORCH_UCX_LOG_LEVEL", "").strip().lower()
-    if level not in ("info", "debug", "trace"):
+    if level not in ("info", "debug"):
         return
     _logger.setLevel(logging.INFO if level == "info" else logging.DEBUG)
     if not _logger.hasHandlers():  # a program that has set up logging gets them its own way

@@ -44,6 +44,9 @@ class Message:
         self._taken = taken
         self.info = info
 
+    def __repr__(self) -> str:
+        return f"Message({self.info})"
+
     def irecv(self, tensor: torch.Tensor):
         """Receive it into ``tensor``, without waiting; returns the Work. Only once."""
         if tensor.is_complex():
