@@ -148,7 +148,7 @@ Step persistent_step(Rank& self, Buffers& memory, int rank) {
             const auto answer = prepare(rank == 1, 8);
             for (int i = 0; i < count; ++i) {
               self.group->start_all(requests);
-              for (auto& request : requests) self.group->wait(*request);
+              self.group->wait_all(requests);
               self.group->start(answer);
               self.group->wait(*answer);
             }

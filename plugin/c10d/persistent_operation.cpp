@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <optional>
 #include <span>
 #include <utility>
 
@@ -28,7 +27,31 @@ void prepare(const PersistentOperation::State& state) {
   if (state.copies) state.request->fill_buffer();
 }
 
+using Requests = std::span<const transport::Ref<transport::Request>>;
+
+// Calls act for each run of requests of one group.
+template <typename Act>
+void for_each_group(Requests requests, const Act& act) {
+  while (!requests.empty()) {
+    const auto& group = requests.front()->group();
+    std::size_t count = 1;
+    while (count < requests.size() && requests[count]->group() == group) ++count;
+    act(*group, requests.first(count));
+    requests = requests.subspan(count);
+  }
+}
+
 }  // namespace
+
+struct PersistentOperation::Access {
+  static std::vector<transport::Ref<transport::Request>> requests_of(
+      const std::vector<Pointer>& operations) {
+    std::vector<transport::Ref<transport::Request>> requests;
+    requests.reserve(operations.size());
+    for (const auto& operation : operations) requests.emplace_back(operation->state_->request);
+    return requests;
+  }
+};
 
 PersistentOperation::PersistentOperation(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
@@ -78,45 +101,34 @@ int PersistentOperation::tag() const {
 }
 
 void PersistentOperation::startAll(const std::vector<Pointer>& operations) {
-  std::vector<transport::Ref<transport::Request>> requests;
-  requests.reserve(operations.size());
-  for (const auto& operation : operations) {
-    prepare(*operation->state_);
-    requests.emplace_back(operation->state_->request);
-  }
+  for (const auto& operation : operations) prepare(*operation->state_);
+  const auto requests = Access::requests_of(operations);
   with_torch_errors([&] {
-    for (auto rest = std::span<const transport::Ref<transport::Request>>(requests);
-         !rest.empty();) {
-      const auto& group = rest.front()->group();
-      std::size_t count = 1;
-      while (count < rest.size() && rest[count]->group() == group) ++count;
-      group->start_all(rest.first(count));
-      rest = rest.subspan(count);
-    }
+    for_each_group(
+        requests, [](transport::Group& group, const auto& of_group) { group.start_all(of_group); });
   });
 }
 
 void PersistentOperation::waitAll(const std::vector<Pointer>& operations,
                                   std::chrono::milliseconds timeout) {
-  const PersistentOperation* failed = nullptr;
-  {
-    std::optional<transport::BlockingSection> blocking;
+  const auto requests = Access::requests_of(operations);
+  const bool all_done = std::all_of(requests.begin(), requests.end(),
+                                    [](const auto& request) { return request->done(); });
+  if (!all_done) {
+    const transport::BlockingSection blocking;
     const auto deadline = Clock::now() + timeout;
-    for (const auto& operation : operations) {
-      auto& request = *operation->state_->request;
-      if (!request.done()) {
-        if (!blocking) blocking.emplace();
-        auto left = std::chrono::milliseconds(0);
-        if (timeout.count() > 0) {
-          left = std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()),
-                          std::chrono::milliseconds(1));
-        }
-        request.group()->wait(request, left);
+    for_each_group(requests, [&](transport::Group& group, const auto& of_group) {
+      auto left = std::chrono::milliseconds(0);
+      if (timeout.count() > 0) {
+        left = std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()),
+                        std::chrono::milliseconds(1));
       }
-      if (failed == nullptr && !request.outcome().ok()) failed = operation.get();
-    }
+      group.wait_all(of_group, left);
+    });
   }
-  if (failed != nullptr) failed->throw_failure();
+  for (const auto& operation : operations) {
+    if (!operation->state_->request->outcome().ok()) operation->throw_failure();
+  }
 }
 
 }  // namespace torch_ucx

@@ -77,22 +77,28 @@ GroupPeer& Group::peer(int rank) {
   return *slot;
 }
 
-void Group::check_peer(int rank, const char* operation, const char* role) const {
-  if (rank < 0 || rank >= options_.size) {
-    throw ArgumentError(
-        std::string("ucx ") + operation + " on rank " + std::to_string(options_.rank) +
-        " of group \"" + options_.name + "\": " + role + " rank " + std::to_string(rank) +
-        " is outside the group; allowed is 0 to " + std::to_string(options_.size - 1));
-  }
+bool Group::engine_forked() const { return engine_->forked(); }
+
+void Group::refuse_peer(int rank, const char* operation, const char* role) const {
+  throw ArgumentError(
+      std::string("ucx ") + operation + " on rank " + std::to_string(options_.rank) +
+      " of group \"" + options_.name + "\": " + role + " rank " + std::to_string(rank) +
+      " is outside the group; allowed is 0 to " + std::to_string(options_.size - 1));
 }
 
-void Group::check_not_forked() const {
-  if (!engine_->forked()) return;
+void Group::refuse_fork() const {
   throw Error(
       "this process was forked from the one that made the group, and UCX cannot be used in a "
-      "forked "
-      "child: start it with the \"spawn\" or \"forkserver\" method, or make the group in the "
-      "child");
+      "forked child: start it with the \"spawn\" or \"forkserver\" method, or make the group in "
+      "the child");
+}
+
+void Group::refuse_message(MessageClass message_class, std::uint64_t user_tag) const {
+  if (user_tag > kMaxUserTag) {
+    throw ArgumentError("tag " + std::to_string(user_tag) + " is outside 0 to " +
+                        std::to_string(kMaxUserTag));
+  }
+  throw ArgumentError("message class " + std::to_string(message_class) + " is not for messages");
 }
 
 void Group::prepare(Request& request, Request::Kind kind, void* data, std::uint64_t bytes, int peer,
@@ -103,12 +109,9 @@ void Group::prepare(Request& request, Request::Kind kind, void* data, std::uint6
     check_peer(peer, "recv", "source");
   }
   const bool any_tag = kind == Request::Kind::receive && user_tag == kAnyTag;
-  if (user_tag > kMaxUserTag && !any_tag) {
-    throw ArgumentError("tag " + std::to_string(user_tag) + " is outside 0 to " +
-                        std::to_string(kMaxUserTag));
-  }
-  if (message_class > kMaxClass || message_class == kClassControl) {
-    throw ArgumentError("message class " + std::to_string(message_class) + " is not for messages");
+  if ((user_tag > kMaxUserTag && !any_tag) || message_class > kMaxClass ||
+      message_class == kClassControl) {
+    refuse_message(message_class, any_tag ? 0 : user_tag);
   }
   check_not_forked();
   engine_->reap();
@@ -120,8 +123,12 @@ void Group::prepare(Request& request, Request::Kind kind, void* data, std::uint6
   request.buffer_ = data;
   request.bytes_ = bytes;
   request.group_ = shared_from_this();
-  request.posted_at_ = Clock::now();
-  request.deadline_ = request.posted_at_ + timeout();
+  set_deadline(request);
+}
+
+void Group::set_deadline(Request& request) noexcept {
+  request.posted_at_ = coarse_now();
+  request.deadline_ = request.posted_at_ + kCoarseLag + timeout();
 }
 
 void Group::send(const Ref<Request>& request, const void* data, std::uint64_t bytes, int dst,
@@ -180,8 +187,7 @@ void Group::check_startable(const Request& request) const {
 }
 
 void Group::renew(Request& request) noexcept {
-  request.posted_at_ = Clock::now();
-  request.deadline_ = request.posted_at_ + timeout();
+  set_deadline(request);
   request.retain();  // the engine's reference
   request.flags_.store(0);
 }
@@ -222,10 +228,7 @@ void Group::wait(Request& request, std::chrono::milliseconds timeout) {
   try {
     if (engine_->progress_->wait(done, deadline) == ProgressEngine::WaitResult::done) return;
   } catch (...) {
-    // Interrupted: a receive that stayed posted would swallow a later message.
-    const ProgressEngine::Guard guard(*engine_->progress_);
-    engine_->progress_->drain_submissions();
-    if (request.kind_ == Request::Kind::receive) engine_->fail(request, Failure::interrupted);
+    withdraw_interrupted(request);
     throw;
   }
   {
@@ -239,14 +242,46 @@ void Group::wait(Request& request, std::chrono::milliseconds timeout) {
   }
 }
 
+// A receive that stayed posted would swallow a later message.
+void Group::withdraw_interrupted(Request& request) noexcept {
+  if (request.kind_ != Request::Kind::receive) return;
+  const ProgressEngine::Guard guard(*engine_->progress_);
+  engine_->progress_->drain_submissions();
+  engine_->fail(request, Failure::interrupted);
+}
+
+void Group::wait_all(std::span<const Ref<Request>> requests, std::chrono::milliseconds timeout) {
+  if (requests.empty()) return;
+  check_not_forked();
+  auto deadline = requests.front()->deadline_;
+  if (timeout.count() > 0) deadline = std::min(deadline, Clock::now() + timeout);
+  std::size_t done_count = 0;
+  const auto all_done = [&] {
+    while (done_count < requests.size() && requests[done_count]->done()) ++done_count;
+    return done_count == requests.size();
+  };
+  // One drive for all of them; what is left at the first deadline is then waited for one by one.
+  try {
+    if (engine_->progress_->wait(all_done, deadline) == ProgressEngine::WaitResult::done) return;
+  } catch (...) {
+    for (const auto& request : requests) withdraw_interrupted(*request);
+    throw;
+  }
+  for (const auto& request : requests.subspan(done_count)) {
+    auto left = std::chrono::milliseconds(0);
+    if (timeout.count() > 0) {
+      left = std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()),
+                      std::chrono::milliseconds(1));
+    }
+    wait(*request, left);
+  }
+}
+
 // ---- probes ------------------------------------------------------------------------------------
 
 void Group::check_matching(int src, std::uint64_t user_tag) const {
   if (src != kAnySource) check_peer(src, "probe", "source");
-  if (user_tag > kMaxUserTag && user_tag != kAnyTag) {
-    throw ArgumentError("tag " + std::to_string(user_tag) + " is outside 0 to " +
-                        std::to_string(kMaxUserTag));
-  }
+  if (user_tag > kMaxUserTag && user_tag != kAnyTag) refuse_message(0, user_tag);
   check_not_forked();
 }
 

@@ -165,6 +165,9 @@ class Group : public std::enable_shared_from_this<Group> {
   // The request is done on return. An exception of HostHooks::check_interrupt passes through.
   void wait(Request& request, std::chrono::milliseconds timeout = {});
 
+  // The same for several of this group; timeout is for all of them.
+  void wait_all(std::span<const Ref<Request>> requests, std::chrono::milliseconds timeout = {});
+
   // Request::on_done will run on the callback thread once the request is done. False: it is done
   // already, and on_done will not be called.
   [[nodiscard]] bool notify(Request& request);
@@ -188,8 +191,19 @@ class Group : public std::enable_shared_from_this<Group> {
   Group(Key, std::shared_ptr<Engine> engine, GroupOptions options);
 
  private:
-  void check_not_forked() const;
-  void check_peer(int rank, const char* operation, const char* role) const;
+  // The checks are inlined into the data path, what they throw is not.
+  void check_not_forked() const {
+    if (engine_forked()) refuse_fork();
+  }
+  void check_peer(int rank, const char* operation, const char* role) const {
+    if (rank < 0 || rank >= options_.size) refuse_peer(rank, operation, role);
+  }
+  [[nodiscard]] bool engine_forked() const;
+  [[noreturn]] void refuse_fork() const;
+  [[noreturn]] void refuse_peer(int rank, const char* operation, const char* role) const;
+  [[noreturn]] void refuse_message(MessageClass message_class, std::uint64_t user_tag) const;
+  void set_deadline(Request& request) noexcept;
+  void withdraw_interrupted(Request& request) noexcept;
   friend class TakenMessage;
   // Under the engine's lock. Throws Error when the group is closed.
   [[nodiscard]] std::optional<ProbeResult> look_for(int src, std::uint64_t user_tag, void** taken);

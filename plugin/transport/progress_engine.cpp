@@ -237,7 +237,7 @@ ProgressEngine::WaitResult ProgressEngine::drive(Condition done, Clock::time_poi
   int polls = 0;
   auto backoff = kArmBackoffFirst;
   Clock::time_point spin_until{};
-  Clock::time_point look_up_at = Clock::now() + kInterruptPeriod;
+  Clock::time_point look_up_at{};
   for (;;) {
     {
       const Guard guard(*this);
@@ -249,6 +249,7 @@ ProgressEngine::WaitResult ProgressEngine::drive(Condition done, Clock::time_poi
     const auto now = Clock::now();
     if (now >= deadline) return WaitResult::deadline;
     if (polls == kPollsBeforeYield) spin_until = now + spin_;
+    if (look_up_at == Clock::time_point{}) look_up_at = now + kInterruptPeriod;
     if (now >= look_up_at) {
       look_up_at = now + kInterruptPeriod;
       check_interrupt(interrupt);

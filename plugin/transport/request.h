@@ -18,7 +18,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -26,12 +25,12 @@
 #include <type_traits>
 #include <utility>
 
+#include "plugin/transport/clock.h"
 #include "torch_ucx/transport/outcome.h"
 
 namespace torch_ucx::transport {
 
 class Group;
-using Clock = std::chrono::steady_clock;
 
 // As the source of a receive: any rank. As a tag: any tag.
 inline constexpr int kAnySource = -1;

@@ -47,6 +47,7 @@ class TORCH_UCX_API PersistentOperation final : public c10::intrusive_ptr_target
                       std::chrono::milliseconds timeout = {});
 
  private:
+  struct Access;
   void throw_failure() const;
 
   const std::unique_ptr<State> state_;
