@@ -54,15 +54,16 @@ LiveGroup::LiveGroup(Key, std::shared_ptr<transport::Group> group) : group_(std:
 LiveGroup::~LiveGroup() { close(); }
 
 void LiveGroup::close(std::optional<std::chrono::milliseconds> linger) noexcept {
-  if (closed_.exchange(true)) return;
   // A forked child has none of the threads, and their locks may be held for ever.
   if (group_->engine().forked()) return;
-  const transport::BlockingSection blocking;
   auto& open_groups = registry();
   {
+    // One step: close_all() must not find it closed already, and nobody closing it.
     const std::lock_guard lock(open_groups.mutex);
+    if (closed_.exchange(true)) return;
     ++open_groups.closing;
   }
+  const transport::BlockingSection blocking;
   try {
     group_->close(linger.value_or(group_->engine().options().linger));
   } catch (const std::exception& error) {

@@ -17,14 +17,25 @@ namespace {
 
 using transport::Clock;
 
-// Before each start: the memory is what it was, and holds what is to be sent.
-void prepare(const PersistentOperation::State& state) {
+void check_memory(const PersistentOperation::State& state) {
   const at::Tensor& buffer = state.request->buffer();
   TORCH_CHECK_VALUE(
       buffer.const_data_ptr() == state.data && message_bytes_of(buffer) == state.bytes,
       "ucx: the tensor of a persistent operation has been resized or moved: make a new "
       "operation for it");
-  if (state.copies) state.request->fill_buffer();
+}
+
+// All that start() may refuse.
+void check(const PersistentOperation::State& state) {
+  check_memory(state);
+  with_torch_errors([&] { state.request->group()->check_startable(*state.request); });
+}
+
+void check_given(const std::vector<PersistentOperation::Pointer>& operations) {
+  for (const auto& operation : operations) {
+    TORCH_CHECK_VALUE(operation != nullptr,
+                      "ucx: the list of persistent operations has an element that is None");
+  }
 }
 
 using Requests = std::span<const transport::Ref<transport::Request>>;
@@ -58,7 +69,12 @@ PersistentOperation::PersistentOperation(std::unique_ptr<State> state) : state_(
 PersistentOperation::~PersistentOperation() = default;
 
 void PersistentOperation::start() {
-  prepare(*state_);
+  if (state_->copies) {  // not while UCX may still read the buffer
+    check(*state_);
+    state_->request->fill_buffer();
+  } else {
+    check_memory(*state_);
+  }
   with_torch_errors([&] { state_->request->group()->start(state_->request); });
 }
 
@@ -82,7 +98,8 @@ void PersistentOperation::wait(std::chrono::milliseconds timeout) {
 }
 
 void PersistentOperation::throw_failure() const {
-  std::rethrow_exception(state_->request->failure());
+  // Null where another thread has started it again, against the rule.
+  if (auto failure = state_->request->failure()) std::rethrow_exception(std::move(failure));
 }
 
 int PersistentOperation::source() const {
@@ -101,7 +118,11 @@ int PersistentOperation::tag() const {
 }
 
 void PersistentOperation::startAll(const std::vector<Pointer>& operations) {
-  for (const auto& operation : operations) prepare(*operation->state_);
+  check_given(operations);
+  for (const auto& operation : operations) check(*operation->state_);
+  for (const auto& operation : operations) {
+    if (operation->state_->copies) operation->state_->request->fill_buffer();
+  }
   const auto requests = Access::requests_of(operations);
   with_torch_errors([&] {
     for_each_group(
@@ -111,20 +132,29 @@ void PersistentOperation::startAll(const std::vector<Pointer>& operations) {
 
 void PersistentOperation::waitAll(const std::vector<Pointer>& operations,
                                   std::chrono::milliseconds timeout) {
+  check_given(operations);
   const auto requests = Access::requests_of(operations);
   const bool all_done = std::all_of(requests.begin(), requests.end(),
                                     [](const auto& request) { return request->done(); });
   if (!all_done) {
     const transport::BlockingSection blocking;
     const auto deadline = Clock::now() + timeout;
-    for_each_group(requests, [&](transport::Group& group, const auto& of_group) {
+    const auto wait_for_group = [&](transport::Group& group, const auto& of_group) {
       auto left = std::chrono::milliseconds(0);
       if (timeout.count() > 0) {
         left = std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()),
                         std::chrono::milliseconds(1));
       }
       group.wait_all(of_group, left);
-    });
+    };
+    try {
+      for_each_group(requests, wait_for_group);
+    } catch (...) {  // interrupted: also in the groups whose turn had not come
+      for (const auto& request : requests) {
+        if (!request->done()) request->group()->withdraw_interrupted(*request);
+      }
+      throw;
+    }
   }
   for (const auto& operation : operations) {
     if (!operation->state_->request->outcome().ok()) operation->throw_failure();

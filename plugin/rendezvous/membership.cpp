@@ -1,17 +1,16 @@
 #include "plugin/rendezvous/membership.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
 #include <span>
+#include <sstream>
 #include <utility>
 
 #include "plugin/transport/address_blob.h"
+#include "plugin/transport/host_identity.h"
 #include "plugin/ucp/log.h"
 
 namespace torch_ucx::rendezvous {
@@ -60,28 +59,46 @@ Bytes random_id() {
                   std::to_string(transport::random_bits()));
 }
 
-// Tells this process from others in a place; from its forked children, too.
-std::string process_token() {
-  static const std::uint64_t random = transport::random_bits();
-  return std::to_string(random) + "." + std::to_string(::getpid());
-}
+constexpr const char* kOpen = "open";
+constexpr const char* kClosed = "closed";
 
-constexpr const char* kOpen = " open ";
-constexpr const char* kClosed = " closed ";
+// What stands in a place: "<instance> <open|closed> <process>".
+struct Place {
+  std::uint64_t instance = 0;
+  std::string state;
+  // Who: "<boot id> <pid namespace> <pid> <start time>".
+  transport::HostIdentity holder;
 
-std::string place_value(std::uint64_t instance, const char* state) {
-  return std::to_string(instance) + state + process_token();
-}
+  [[nodiscard]] std::string text() const {
+    return std::to_string(instance) + " " + state + " " + holder.boot_id + " " +
+           std::to_string(holder.pid_namespace) + " " + std::to_string(holder.pid) + " " +
+           std::to_string(holder.start_time);
+  }
+  static Place parse(const std::string& text) {
+    Place place;
+    std::istringstream in(text);
+    in >> place.instance >> place.state >> place.holder.boot_id >> place.holder.pid_namespace >>
+        place.holder.pid >> place.holder.start_time;
+    return place;
+  }
+  static Place own(std::uint64_t instance, const char* state) {
+    return {instance, state, transport::HostIdentity::of_this_process()};
+  }
+  [[nodiscard]] bool same_holder(const Place& other) const {
+    return holder.same_pid_space(other.holder) && holder.pid == other.holder.pid &&
+           holder.start_time == other.holder.start_time;
+  }
+};
 
-// The instance that follows what is in a place.
-std::uint64_t after(const std::string& place) {
-  const auto instance = std::strtoull(place.c_str(), nullptr, 10);
-  const auto open = place.find(kOpen);
-  // Not closed by another process: that one has died, and this one takes its place in the group.
-  const bool replaces =
-      open != std::string::npos &&
-      place.compare(open + std::strlen(kOpen), std::string::npos, process_token()) != 0;
-  return replaces ? instance : instance + 1;
+// The instance that follows what is in a place. One that another process has left open, because it
+// died, is taken over; a holder of another host, of which nothing is known, counts as dead.
+std::uint64_t after(const std::string& text) {
+  const Place place = Place::parse(text);
+  const Place own = Place::own(0, kOpen);
+  if (place.state != kOpen || place.same_holder(own)) return place.instance + 1;
+  const bool lives = place.holder.same_pid_space(own.holder) &&
+                     transport::start_time_of(place.holder.pid) == place.holder.start_time;
+  return lives ? place.instance + 1 : place.instance;
 }
 
 std::string value_of(KeyValueStore& store, const std::string& key) {
@@ -125,7 +142,7 @@ std::shared_ptr<Membership> Membership::join(const std::shared_ptr<transport::Gr
   }
   auto membership = std::make_shared<Membership>(group, store, store_id, family, instance);
   remove_old_keys(*store, store_id);
-  store->set(place_key, to_bytes(place_value(instance, kOpen)));
+  store->set(place_key, to_bytes(Place::own(instance, kOpen).text()));
   store->set(membership->own_key_, group->address().encode());
   group->set_resolver(membership);
   if (group->size() <= kPrefetchSize && group->size() > 1) {
@@ -158,14 +175,19 @@ void Membership::leave() noexcept {
 }
 
 void Membership::say_closed(KeyValueStore& store) const {
-  const std::string place = place_value(instance_, kClosed);
+  const std::string closed = Place::own(instance_, kClosed).text();
   {
     auto& remembered = memory();
     const std::lock_guard lock(remembered.mutex);
-    remembered.left_behind.push_back({store_id_, own_key_, place_key_, place});
+    remembered.left_behind.push_back({store_id_, own_key_, place_key_, closed});
   }
-  if (!closed_address_.empty()) store.set(own_key_, closed_address_);
-  store.set(place_key_, to_bytes(place));
+  // Another process may have taken this rank over meanwhile: in a later instance, or in this one.
+  const Place now = Place::parse(value_of(store, place_key_));
+  const bool own_place = now.instance == instance_ && now.same_holder(Place::own(0, kOpen));
+  if (!closed_address_.empty() && (own_place || now.instance != instance_)) {
+    store.set(own_key_, closed_address_);
+  }
+  if (own_place) store.set(place_key_, to_bytes(closed));
 }
 
 }  // namespace torch_ucx::rendezvous

@@ -8,8 +8,9 @@
 //   instance  the how manieth group of this size under this prefix it is, from 1. Ranks make a
 //             group together, so each counts for itself, at its place in the store
 //             (".../<size>/at/<rank>": the latest instance, whether it is open, and whose it is),
-//             whichever processes the ranks are. A process that finds its place not closed by
-//             another has come to replace that one, and takes part in the same instance.
+//             whichever processes the ranks are. A process that finds its place held open by one
+//             that is dead (or on another host) has come to replace it, and takes part in the same
+//             instance.
 // The store itself is told apart from others by a random id that the first comer puts into it
 // ("torch_ucx/store").
 // When a rank has closed the group, an address that says so takes the place of its own: a rank that

@@ -115,6 +115,8 @@ class Engine final : public std::enable_shared_from_this<Engine>, private Progre
   void settle(Request& request, const Outcome& outcome) noexcept;
   // Fails a request that is queued or in flight; what UCX does not give back stays in quarantine.
   void fail(Request& request, Failure failure) noexcept;
+  // The last chance of a receive: a message of another class that waits, else it fails.
+  void take_or_fail(Request& request, Failure failure) noexcept;
   void fail_queued(GroupPeer& peer, Failure failure) noexcept;
   void let_go(Request& request) noexcept;
   void reap() noexcept;

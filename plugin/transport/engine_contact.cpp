@@ -298,6 +298,10 @@ void Engine::on_hello(const ControlMessage& message) {
     return;
   }
   GroupPeer& peer = group->peer(static_cast<int>(message.rank));
+  if (peer.stage == Stage::left && peer.peer == nullptr) {
+    refuse("");  // it has closed the group since it said hello
+    return;
+  }
   if (attached(peer)) {
     if (peer.nonce != blob.nonce) {
       refuse("its rank " + std::to_string(message.rank) + " is already taken by " +
@@ -349,8 +353,7 @@ void Engine::mark_left(Group& group, int rank, GroupPeer& peer) noexcept {
   for (Request* request = in_flight_.front(); request != nullptr;) {
     Request* next = RequestList::next(*request);
     if (request->group_.get() == &group && request->peer_ == rank) {
-      reconsider(*request);
-      fail(*request, Failure::peer_left);
+      take_or_fail(*request, Failure::peer_left);
     }
     request = next;
   }

@@ -95,18 +95,14 @@ void Engine::post_receive(Request& request) noexcept {
   if (request.peer_ == kAnySource) {
     want_all(group);
     const Failure failure = no_source_left(group);
-    if (failure != Failure::none) {
-      reconsider(request);
-      fail(request, failure);
-    }
+    if (failure != Failure::none) take_or_fail(request, failure);
     return;
   }
   GroupPeer& peer = group.peer(request.peer_);
   if (peer.stage == GroupPeer::Stage::unknown) {
     want_peer(group, request.peer_);
   } else if (peer.stage == GroupPeer::Stage::left || peer.stage == GroupPeer::Stage::failed) {
-    reconsider(request);
-    fail(request, failure_of(peer));
+    take_or_fail(request, failure_of(peer));
   }
 }
 
@@ -243,8 +239,10 @@ void Engine::settle(Request& request, const Outcome& outcome) noexcept {
 }
 
 void Engine::fail(Request& request, Failure failure) noexcept {
-  // One whose message has come and is being put in its place will be done in a moment.
-  if (request.done() || request.stage_ == Request::Stage::delivering) return;
+  // Neither one whose message has come and is being put in its place (it will be done in a moment),
+  // nor one that has just finished, which its user may have started again by now.
+  if (request.stage_ != Request::Stage::queued && request.stage_ != Request::Stage::posted) return;
+  if (request.done()) return;
   Outcome outcome{.failure = failure};
   if (request.stage_ == Request::Stage::queued) {
     GroupPeer& peer = request.group_->peer(request.peer_);
@@ -268,6 +266,13 @@ void Engine::fail(Request& request, Failure failure) noexcept {
   ++quarantined_;
   progress_->note_completion();
   settle(request, outcome);
+}
+
+void Engine::take_or_fail(Request& request, Failure failure) noexcept {
+  request.retain();
+  reconsider(request);
+  fail(request, failure);
+  let_go(request);
 }
 
 void Engine::fail_queued(GroupPeer& peer, Failure failure) noexcept {

@@ -278,10 +278,7 @@ void Engine::fail_sourceless(Group& group) noexcept {
   for (Request* request = in_flight_.front(); request != nullptr;) {
     Request* next = RequestList::next(*request);
     if (request->group_.get() == &group && request->peer_ == kAnySource) {
-      request->retain();
-      reconsider(*request);
-      fail(*request, failure);
-      let_go(*request);
+      take_or_fail(*request, failure);
     }
     request = next;
   }

@@ -10,6 +10,12 @@
 
 namespace torch_ucx::transport {
 
+namespace {
+
+constexpr int kLastWordsLimit = 10'000;
+
+}  // namespace
+
 Group::Group(Key, std::shared_ptr<Engine> engine, GroupOptions options)
     : engine_(std::move(engine)),
       options_(std::move(options)),
@@ -51,6 +57,10 @@ void Group::peer_found(int rank, const AddressBlob& blob) {
 void Group::peer_not_found(int rank, const std::string& reason, NotFound what) {
   const ProgressEngine::Guard guard(*engine_->progress_);
   GroupPeer& entry = peer(rank);
+  // What it had sent before it left is read first.
+  for (int i = 0; what == NotFound::left && i < kLastWordsLimit; ++i) {
+    if (engine_->progress_->step() == 0) break;
+  }
   const bool greeted = entry.stage == GroupPeer::Stage::greeting;
   if (entry.stage != GroupPeer::Stage::resolving && !greeted) return;
   if (what == NotFound::left) {
@@ -69,6 +79,7 @@ void Group::peer_not_found(int rank, const std::string& reason, NotFound what) {
     engine_->fail_queued(entry, Failure::unreachable);
   }
   entry.stage = GroupPeer::Stage::unknown;
+  wants_all_ = false;
 }
 
 GroupPeer& Group::peer(int rank) {
@@ -242,7 +253,6 @@ void Group::wait(Request& request, std::chrono::milliseconds timeout) {
   }
 }
 
-// A receive that stayed posted would swallow a later message.
 void Group::withdraw_interrupted(Request& request) noexcept {
   if (request.kind_ != Request::Kind::receive) return;
   const ProgressEngine::Guard guard(*engine_->progress_);
@@ -261,19 +271,27 @@ void Group::wait_all(std::span<const Ref<Request>> requests, std::chrono::millis
     return done_count == requests.size();
   };
   // One drive for all of them; what is left at the first deadline is then waited for one by one.
+  const auto interrupted = [&] {
+    for (const auto& request : requests) withdraw_interrupted(*request);
+  };
   try {
     if (engine_->progress_->wait(all_done, deadline) == ProgressEngine::WaitResult::done) return;
   } catch (...) {
-    for (const auto& request : requests) withdraw_interrupted(*request);
+    interrupted();
     throw;
   }
-  for (const auto& request : requests.subspan(done_count)) {
-    auto left = std::chrono::milliseconds(0);
-    if (timeout.count() > 0) {
-      left = std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()),
-                      std::chrono::milliseconds(1));
+  try {
+    for (const auto& request : requests.subspan(done_count)) {
+      auto left = std::chrono::milliseconds(0);
+      if (timeout.count() > 0) {
+        left = std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()),
+                        std::chrono::milliseconds(1));
+      }
+      wait(*request, left);
     }
-    wait(*request, left);
+  } catch (...) {
+    interrupted();
+    throw;
   }
 }
 

@@ -141,6 +141,8 @@ class Group : public std::enable_shared_from_this<Group> {
   // Posts it, again if it was posted before; its deadline counts from now. One thread at a time for
   // a request. Throws Error when the last start is still under way, or UCX still has its buffer.
   void start(const Ref<Request>& request);
+  // Throws what start() would.
+  void check_startable(const Request& request) const;
   // The same for several of this group, in order, under one hold of the lock where it is free.
   void start_all(std::span<const Ref<Request>> requests);
   // One attempt at progress, for who polls done() instead of waiting. Never blocks on the lock.
@@ -165,8 +167,12 @@ class Group : public std::enable_shared_from_this<Group> {
   // The request is done on return. An exception of HostHooks::check_interrupt passes through.
   void wait(Request& request, std::chrono::milliseconds timeout = {});
 
-  // The same for several of this group; timeout is for all of them.
+  // The same for several of this group; timeout is for all of them. An interrupt withdraws every
+  // receive among them.
   void wait_all(std::span<const Ref<Request>> requests, std::chrono::milliseconds timeout = {});
+
+  // A wait for it was interrupted: a receive that stayed posted would swallow a later message.
+  void withdraw_interrupted(Request& request) noexcept;
 
   // Request::on_done will run on the callback thread once the request is done. False: it is done
   // already, and on_done will not be called.
@@ -203,7 +209,6 @@ class Group : public std::enable_shared_from_this<Group> {
   [[noreturn]] void refuse_peer(int rank, const char* operation, const char* role) const;
   [[noreturn]] void refuse_message(MessageClass message_class, std::uint64_t user_tag) const;
   void set_deadline(Request& request) noexcept;
-  void withdraw_interrupted(Request& request) noexcept;
   friend class TakenMessage;
   // Under the engine's lock. Throws Error when the group is closed.
   [[nodiscard]] std::optional<ProbeResult> look_for(int src, std::uint64_t user_tag, void** taken);
@@ -212,7 +217,6 @@ class Group : public std::enable_shared_from_this<Group> {
   void discard(void* message) noexcept;
   void check_matching(int src, std::uint64_t user_tag) const;
   void make_persistent(Request& request);
-  void check_startable(const Request& request) const;
   void renew(Request& request) noexcept;
   void prepare(Request& request, Request::Kind kind, void* data, std::uint64_t bytes, int peer,
                MessageClass message_class, std::uint64_t user_tag);

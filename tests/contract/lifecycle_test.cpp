@@ -1,4 +1,6 @@
 // The transport's contract, everything but the messages: time-outs, farewell, mailboxes, lifetimes.
+#include <unistd.h>
+
 #include <regex>
 
 #include "tests/contract/engine_pair.h"
@@ -266,13 +268,21 @@ TEST_F(Lifecycle, GroupsOfOneNameAreCountedAtEachPlace) {
   Rank(engines[0], *store, 0, 1, "again").close();
   EXPECT_TRUE(has("again/torch_ucx/0/1/2/0"));
   // Another process was at this place, and closed the group, or died in it.
-  store->set("again/torch_ucx/0/1/at/0", text("5 closed other"));
+  store->set("again/torch_ucx/0/1/at/0", text("5 closed elsewhere 1 2 3"));
   Rank(engines[0], *store, 0, 1, "again").close();
   EXPECT_TRUE(has("again/torch_ucx/0/1/6/0"));
-  store->set("again/torch_ucx/0/1/at/0", text("8 open other"));
+  store->set("again/torch_ucx/0/1/at/0", text("8 open elsewhere 1 2 3"));
   Rank(engines[0], *store, 0, 1, "again").close();
   EXPECT_TRUE(has("again/torch_ucx/0/1/8/0"));
   EXPECT_FALSE(has("again/torch_ucx/0/1/7/0"));
+  // Held open by a process that lives: it has yet to leave, and this one begins the next.
+  const auto self = transport::HostIdentity::of_this_process();
+  const auto parent = static_cast<std::uint64_t>(::getppid());
+  store->set("again/torch_ucx/0/1/at/0",
+             text("20 open " + self.boot_id + " " + std::to_string(self.pid_namespace) + " " +
+                  std::to_string(parent) + " " + std::to_string(transport::start_time_of(parent))));
+  Rank(engines[0], *store, 0, 1, "again").close();
+  EXPECT_TRUE(has("again/torch_ucx/0/1/21/0"));
 }
 
 TEST_F(Lifecycle, RankThatLeftBeforeContactIsNamed) {

@@ -112,6 +112,9 @@ def errors(rank):
     raised(ValueError, torch_ucx.send_init, got, 2)
     raised(ValueError, torch_ucx.recv_init, torch.zeros(1).expand(4), peer)
     raised(ValueError, torch_ucx.send_init, torch.zeros(1, device="meta"), peer)
+    error = raised(ValueError, torch_ucx.start_all, [receive, None])
+    assert "has an element that is None" in str(error), error
+    assert receive.test()  # and nothing was started
     resized = torch.zeros(4)
     send = torch_ucx.send_init(resized, peer)
     resized.resize_(4096)

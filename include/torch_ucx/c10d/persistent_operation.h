@@ -7,7 +7,7 @@
 // Errors as of ProcessGroupUCX: start() throws c10::DistBackendError when the last start is still
 // under way; test() and wait() throw what the operation failed for, and it may be started again.
 //
-// Thread rule: any thread may call any method, one at a time start().
+// Thread rule: any thread may use it, but not two at a time.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
