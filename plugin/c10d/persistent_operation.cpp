@@ -140,12 +140,8 @@ void PersistentOperation::waitAll(const std::vector<Pointer>& operations,
     const transport::BlockingSection blocking;
     const auto deadline = Clock::now() + timeout;
     const auto wait_for_group = [&](transport::Group& group, const auto& of_group) {
-      auto left = std::chrono::milliseconds(0);
-      if (timeout.count() > 0) {
-        left = std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()),
-                        std::chrono::milliseconds(1));
-      }
-      group.wait_all(of_group, left);
+      group.wait_all(of_group, timeout.count() > 0 ? transport::left_until(deadline)
+                                                   : std::chrono::milliseconds(0));
     };
     try {
       for_each_group(requests, wait_for_group);

@@ -20,4 +20,10 @@ inline constexpr std::chrono::milliseconds kCoarseLag{10};
                            std::chrono::nanoseconds(time.tv_nsec));
 }
 
+// What is left until a deadline as a time-out, which must not be 0 (no limit): at least 1 ms.
+[[nodiscard]] inline std::chrono::milliseconds left_until(Clock::time_point deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+  return left.count() > 0 ? left : std::chrono::milliseconds(1);
+}
+
 }  // namespace torch_ucx::transport

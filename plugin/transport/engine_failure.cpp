@@ -8,9 +8,6 @@ namespace {
 
 using Stage = GroupPeer::Stage;
 
-// What a dying process had already written is read before its operations are failed.
-constexpr int kLastWordsLimit = 10'000;
-
 }  // namespace
 
 bool means_peer_failed(ucs_status_t status) noexcept {
@@ -80,8 +77,7 @@ void Engine::on_watch_event() noexcept {
   const ProgressEngine::Guard guard(*progress_);
   for (void* cookie : watch_->dead()) {
     auto& peer = *static_cast<Peer*>(cookie);
-    for (int i = 0; i < kLastWordsLimit && progress_->step() != 0; ++i) {
-    }
+    progress_->read_last_words();
     fail_peer(peer, "its process has died (" + peer.host.describe() + ")");
   }
 }

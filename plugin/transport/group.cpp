@@ -10,12 +10,6 @@
 
 namespace torch_ucx::transport {
 
-namespace {
-
-constexpr int kLastWordsLimit = 10'000;
-
-}  // namespace
-
 Group::Group(Key, std::shared_ptr<Engine> engine, GroupOptions options)
     : engine_(std::move(engine)),
       options_(std::move(options)),
@@ -57,10 +51,7 @@ void Group::peer_found(int rank, const AddressBlob& blob) {
 void Group::peer_not_found(int rank, const std::string& reason, NotFound what) {
   const ProgressEngine::Guard guard(*engine_->progress_);
   GroupPeer& entry = peer(rank);
-  // What it had sent before it left is read first.
-  for (int i = 0; what == NotFound::left && i < kLastWordsLimit; ++i) {
-    if (engine_->progress_->step() == 0) break;
-  }
+  if (what == NotFound::left) engine_->progress_->read_last_words();
   const bool greeted = entry.stage == GroupPeer::Stage::greeting;
   if (entry.stage != GroupPeer::Stage::resolving && !greeted) return;
   if (what == NotFound::left) {
@@ -270,27 +261,14 @@ void Group::wait_all(std::span<const Ref<Request>> requests, std::chrono::millis
     while (done_count < requests.size() && requests[done_count]->done()) ++done_count;
     return done_count == requests.size();
   };
-  // One drive for all of them; what is left at the first deadline is then waited for one by one.
-  const auto interrupted = [&] {
-    for (const auto& request : requests) withdraw_interrupted(*request);
-  };
   try {
+    // One drive for all of them; what is left at the first deadline is then waited for one by one.
     if (engine_->progress_->wait(all_done, deadline) == ProgressEngine::WaitResult::done) return;
-  } catch (...) {
-    interrupted();
-    throw;
-  }
-  try {
     for (const auto& request : requests.subspan(done_count)) {
-      auto left = std::chrono::milliseconds(0);
-      if (timeout.count() > 0) {
-        left = std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()),
-                        std::chrono::milliseconds(1));
-      }
-      wait(*request, left);
+      wait(*request, timeout.count() > 0 ? left_until(deadline) : std::chrono::milliseconds(0));
     }
   } catch (...) {
-    interrupted();
+    for (const auto& request : requests) withdraw_interrupted(*request);
     throw;
   }
 }

@@ -33,6 +33,7 @@ constexpr int kTicksBetweenLooks = 10;
 constexpr std::chrono::milliseconds kInterruptPeriod{100};
 // Progress calls in a row under one hold of the lock by a driver about to block.
 constexpr int kDrainLimit = 64;
+constexpr int kLastWordsLimit = 10'000;
 // ucp_worker_arm answers BUSY for as long as shared-memory sends are pending: back off between
 // tries.
 constexpr std::chrono::microseconds kArmBackoffFirst{50};
@@ -177,6 +178,11 @@ unsigned ProgressEngine::step() noexcept {
   if (moved != 0 && followers_asleep_.load() > 0) completed_ = true;
   if (moved != 0) generation_.store(generation_.load(std::memory_order_relaxed) + 1);
   return moved;
+}
+
+void ProgressEngine::read_last_words() noexcept {
+  for (int i = 0; i < kLastWordsLimit && step() != 0; ++i) {
+  }
 }
 
 void ProgressEngine::maybe_housekeeping(Clock::time_point now) noexcept {

@@ -129,6 +129,10 @@ class ProgressEngine {
   // Under the lock: one progress call and what follows from it; the number of things that moved.
   unsigned step() noexcept;
 
+  // Under the lock: progress until nothing moves, within bounds: what a peer that is gone had
+  // already written is read before its operations are failed.
+  void read_last_words() noexcept;
+
   // Drives, or watches others drive, until done() or the deadline. done is called without the lock.
   // Exceptions of HostHooks::check_interrupt pass through, the driver role given up.
   template <typename Done>

@@ -209,12 +209,12 @@ _loader.candidates = lambda hint: iter([
 _loader._package_directories = lambda package: []
 bind({str(tmp_path)!r})
 """
-    text, _ = bound(run_python, code, env={"UCX_ROOT": "/no/such/root"})
+    text, _ = bound(run_python, code, env={"UCX_ROOT": "/not/there/ucx"})
     for part in (
         "UCX was not found",
         "libucp-not-there.so.0: cannot open shared object file",
         "/not/there/libucp.so.0: cannot open shared object file",
-        "UCX_ROOT: no libucp.so.0 in /no/such/root/lib",
+        "UCX_ROOT: no libucp.so.0 in /not/there/ucx/lib",
         f"the UCX used to build: no libucp.so.0 in {tmp_path}",
         "the Python package libucx: not installed",
         "TORCH_UCX_LIBUCP: not set",

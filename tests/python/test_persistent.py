@@ -1,6 +1,7 @@
 """Persistent operations: prepared once, started many times."""
 
 import gc
+import struct
 import threading
 import weakref
 from datetime import timedelta
@@ -8,7 +9,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from ranks import raised, same
+from ranks import raised, same, wait_until
 
 
 def started_many_times(rank):
@@ -121,13 +122,24 @@ def errors(rank):
     assert "resized" in str(raised(ValueError, send.start))
 
 
+class _Memory(bytearray):
+    """A buffer that can be watched."""
+
+
+class _Watched:
+    """Lives as long as the buffer does."""
+
+
 def lifetimes(rank):
     """The memory stays while UCX has it, and no longer."""
     import torch_ucx
 
     peer = 1 - rank.rank
-    out = torch.full((1 << 20,), float(rank.rank))
-    kept = weakref.ref(out.untyped_storage())
+    memory = _Memory(struct.pack("f", float(rank.rank)) * (1 << 20))
+    memory.watched = watched = _Watched()
+    kept = weakref.ref(watched)
+    out = torch.frombuffer(memory, dtype=torch.float32)
+    del memory, watched
     send = torch_ucx.send_init(out, peer, tag=8)
     send.start()
     del out, send
@@ -135,8 +147,8 @@ def lifetimes(rank):
     got = torch.zeros(1 << 20)
     dist.recv(got, peer, tag=8)
     same(got, torch.full((1 << 20,), float(peer)))
+    wait_until(lambda: kept() is None, "the release of what was sent", 20)
     rank.meet("received")
-    del kept
 
 
 def a_waiting_thread_lets_others_run(rank):
