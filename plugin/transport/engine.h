@@ -119,6 +119,9 @@ class Engine final : public std::enable_shared_from_this<Engine>, private Progre
   void take_or_fail(Request& request, Failure failure) noexcept;
   void fail_queued(GroupPeer& peer, Failure failure) noexcept;
   void let_go(Request& request) noexcept;
+  // The last reference of a request: true where the engine takes it over, because the request is a
+  // persistent one that is under way.
+  [[nodiscard]] bool take_over(Request& request) noexcept;
   void reap() noexcept;
 
   // ---- matching beyond UCX's exact one (engine_matching.cpp); under the lock
@@ -126,7 +129,6 @@ class Engine final : public std::enable_shared_from_this<Engine>, private Progre
     Tag tag;
     Tag mask;
   };
-  [[nodiscard]] Match match_of(const Request& request) const noexcept;
   // The first class but own (kClassControl: but none) of a message that waits under the match.
   [[nodiscard]] std::optional<MessageClass> other_class(const Group& group, Match match,
                                                         MessageClass own) noexcept;

@@ -22,7 +22,7 @@ Outcome failed(ucs_status_t status) {
 
 }  // namespace
 
-void Engine::post(Request& request) noexcept {
+[[gnu::flatten]] void Engine::post(Request& request) noexcept {
   Group& group = *request.group_;
   if (request.stage_ == Request::Stage::finished) request.renew();  // started again
   if (request.kind_ == Request::Kind::send) ++group.sends_;
@@ -44,6 +44,7 @@ void Engine::post(Request& request) noexcept {
     finish(request, Outcome{.failure = failure_of(peer)});
     return;
   }
+  request.hold();
   request.stage_ = Request::Stage::queued;
   peer.queued.push_back(request);
   ++group.queued_;
@@ -56,9 +57,7 @@ void Engine::post_send(Request& request, GroupPeer& peer) noexcept {
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.send = &Engine::on_sent;
   param.user_data = &request;
-  const Tag tag = static_cast<Tag>(peer.mailbox) << detail::kMailboxShift |
-                  static_cast<Tag>(request.group_->rank()) << detail::kRankShift |
-                  static_cast<Tag>(request.class_) << detail::kClassShift | request.user_tag_;
+  const Tag tag = static_cast<Tag>(peer.mailbox) << detail::kMailboxShift | request.tag_;
   calling_ = &request;
   called_back_ = false;
   const ucp::CallResult result(
@@ -115,11 +114,10 @@ bool Engine::start_receive(Request& request) noexcept {
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   param.cb.recv = &Engine::on_received;
   param.user_data = &request;
-  const Match match = match_of(request);
   calling_ = &request;
   called_back_ = false;
   const ucp::CallResult result(ucp_tag_recv_nbx(worker_->get(), request.buffer_, request.bytes_,
-                                                match.tag, match.mask, &param));
+                                                request.tag_, request.mask_, &param));
   calling_ = nullptr;
   if (called_back_) {
     finish(request, call_outcome_);
@@ -144,6 +142,7 @@ void Engine::post_to_ready(GroupPeer& peer) noexcept {
 void Engine::begin_in_flight(Request& request, void* ucx_request) noexcept {
   request.ucx_request_ = ucx_request;
   if (request.stage_ != Request::Stage::posted) {  // not one that is posted a second time
+    request.hold();
     request.stage_ = Request::Stage::posted;
     in_flight_.push_back(request);
   }
@@ -151,7 +150,7 @@ void Engine::begin_in_flight(Request& request, void* ucx_request) noexcept {
   progress_->note_in_flight();
 }
 
-void Engine::on_sent(void* ucx_request, ucs_status_t status, void* user_data) {
+[[gnu::flatten]] void Engine::on_sent(void* ucx_request, ucs_status_t status, void* user_data) {
   auto& request = *static_cast<Request*>(user_data);
   Engine& engine = request.group_->engine();
   ucp_request_free(ucx_request);
@@ -165,8 +164,8 @@ void Engine::on_sent(void* ucx_request, ucs_status_t status, void* user_data) {
   engine.finish(request, outcome);
 }
 
-void Engine::on_received(void* ucx_request, ucs_status_t status, const ucp_tag_recv_info_t* info,
-                         void* user_data) {
+[[gnu::flatten]] void Engine::on_received(void* ucx_request, ucs_status_t status,
+                                          const ucp_tag_recv_info_t* info, void* user_data) {
   auto& request = *static_cast<Request*>(user_data);
   Engine& engine = request.group_->engine();
   const ucp_tag_recv_info_t message = *info;  // lies in the UCX request
@@ -216,12 +215,13 @@ void Engine::finish(Request& request, const Outcome& outcome) noexcept {
   }
   request.stage_ = Request::Stage::finished;
   request.ucx_request_ = nullptr;
+  const bool held = std::exchange(request.held_, false);  // it may be started again once it is done
   if (request.done()) {
     --quarantined_;
   } else {
     settle(request, outcome);
   }
-  let_go(request);
+  if (held && (!request.persistent_ || request.orphaned_)) let_go(request);
 }
 
 void Engine::settle(Request& request, const Outcome& outcome) noexcept {
@@ -231,10 +231,12 @@ void Engine::settle(Request& request, const Outcome& outcome) noexcept {
     request.group_->last_failure_.store(outcome.failure);
   }
   if (request.kind_ == Request::Kind::send) --request.group_->sends_;
-  const auto flags = request.flags_.fetch_or(Request::kDone);
-  if ((flags & Request::kNotify) != 0) {
+  if (std::exchange(request.notify_, false)) {
     request.retain();
+    request.done_.store(true, std::memory_order_release);
     callbacks_->enqueue(request);
+  } else {
+    request.done_.store(true, std::memory_order_release);
   }
 }
 
@@ -280,7 +282,13 @@ void Engine::fail_queued(GroupPeer& peer, Failure failure) noexcept {
 }
 
 void Engine::let_go(Request& request) noexcept {
-  if (request.drop_reference()) graveyard_.push(request);
+  if (request.drop_reference() && !take_over(request)) graveyard_.push(request);
+}
+
+bool Engine::take_over(Request& request) noexcept {
+  if (!request.persistent_ || !request.held_) return false;
+  request.orphaned_ = true;
+  return true;
 }
 
 void Engine::reap() noexcept {

@@ -23,23 +23,6 @@ constexpr int kContactAllSize = 64;
 
 }  // namespace
 
-Engine::Match Engine::match_of(const Request& request) const noexcept {
-  Match match{static_cast<Tag>(request.group_->mailbox_) << detail::kMailboxShift |
-                  static_cast<Tag>(request.class_) << detail::kClassShift,
-              kExactMask};
-  if (request.peer_ == kAnySource) {
-    match.mask &= ~kRankMask;
-  } else {
-    match.tag |= static_cast<Tag>(request.peer_) << detail::kRankShift;
-  }
-  if (request.any_tag_) {
-    match.mask &= ~kUserTagMask;
-  } else {
-    match.tag |= request.user_tag_;
-  }
-  return match;
-}
-
 Engine::Match Engine::wildcard_match(const Group& group, int src,
                                      std::uint64_t tag) const noexcept {
   Match match{static_cast<Tag>(group.mailbox_) << detail::kMailboxShift, kExactMask & ~kClassMask};
@@ -109,7 +92,7 @@ void Engine::reconsider(Request& request) noexcept {
   if (request.kind_ != Request::Kind::receive) return;
   const Group& group = *request.group_;
   if (request.class_ >= group.options_.class_count) return;
-  Match match = match_of(request);
+  Match match{request.tag_, request.mask_};
   const auto found = other_class(group, match, request.class_);
   if (!found) return;
   withdrawing_ = &request;
@@ -160,6 +143,7 @@ void Engine::receive_taken(Request& request, ucp_tag_message_h message,
   param.user_data = &request;
   const bool listed = request.stage_ == Request::Stage::posted;
   if (!listed) {  // in flight before the call: the callback may finish it
+    request.hold();
     request.stage_ = Request::Stage::posted;
     in_flight_.push_back(request);
   }
@@ -198,6 +182,7 @@ void Engine::complete_taken(Request& request, ucs_status_t status) noexcept {
 }
 
 void Engine::begin_delivery(Request& request, const Outcome& outcome) noexcept {
+  request.hold();
   if (request.stage_ == Request::Stage::posted) in_flight_.remove(request);
   request.stage_ = Request::Stage::delivering;
   request.outcome_ = outcome;

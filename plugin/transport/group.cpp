@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "plugin/transport/engine.h"
+#include "plugin/transport/host_hooks.h"
 #include "plugin/ucp/config.h"
 #include "plugin/ucp/log.h"
 #include "torch_ucx/build_config.h"
@@ -73,12 +74,6 @@ void Group::peer_not_found(int rank, const std::string& reason, NotFound what) {
   wants_all_ = false;
 }
 
-GroupPeer& Group::peer(int rank) {
-  auto& slot = peers_[static_cast<std::size_t>(rank)];
-  if (slot == nullptr) slot = std::make_unique<GroupPeer>();
-  return *slot;
-}
-
 bool Group::engine_forked() const { return engine_->forked(); }
 
 void Group::refuse_peer(int rank, const char* operation, const char* role) const {
@@ -122,14 +117,26 @@ void Group::prepare(Request& request, Request::Kind kind, void* data, std::uint6
   request.peer_ = peer;
   request.any_tag_ = any_tag;
   request.user_tag_ = any_tag ? 0 : static_cast<std::uint32_t>(user_tag);
+  request.tag_ = static_cast<Tag>(message_class) << detail::kClassShift | request.user_tag_;
+  if (kind == Request::Kind::send) {
+    request.tag_ |= static_cast<Tag>(options_.rank) << detail::kRankShift;
+  } else {
+    request.tag_ |= static_cast<Tag>(mailbox_) << detail::kMailboxShift;
+    request.mask_ = any_tag ? kExactMask & ~kUserTagMask : kExactMask;
+    if (peer == kAnySource) {
+      request.mask_ &= ~kRankMask;
+    } else {
+      request.tag_ |= static_cast<Tag>(peer) << detail::kRankShift;
+    }
+  }
   request.buffer_ = data;
   request.bytes_ = bytes;
   request.group_ = shared_from_this();
-  set_deadline(request);
+  set_deadline(request, coarse_now());
 }
 
-void Group::set_deadline(Request& request) noexcept {
-  request.posted_at_ = coarse_now();
+void Group::set_deadline(Request& request, Clock::time_point now) noexcept {
+  request.posted_at_ = now;
   request.deadline_ = request.posted_at_ + kCoarseLag + timeout();
 }
 
@@ -138,21 +145,20 @@ void Group::send(const Ref<Request>& request, const void* data, std::uint64_t by
   // UCX takes sends as const void*; one pointer serves both kinds of request.
   prepare(*request, Request::Kind::send, const_cast<void*>(data), bytes, dst, message_class,
           user_tag);
-  request->retain();  // the engine's reference
   engine_->progress_->submit(*request);
 }
 
 void Group::receive(const Ref<Request>& request, void* data, std::uint64_t bytes, int src,
                     MessageClass message_class, std::uint64_t user_tag) {
   prepare(*request, Request::Kind::receive, data, bytes, src, message_class, user_tag);
-  request->retain();
   engine_->progress_->submit(*request);
 }
 
 // ---- persistent operations ---------------------------------------------------------------------
 
 void Group::make_persistent(Request& request) {
-  request.flags_.store(Request::kDone);
+  request.persistent_ = true;
+  request.done_.store(true, std::memory_order_release);
   if (request.peer_ == kAnySource) return;
   // Contact is made now, so that no start waits for it.
   const ProgressEngine::Guard guard(*engine_->progress_);
@@ -172,47 +178,68 @@ void Group::init_receive(const Ref<Request>& request, void* data, std::uint64_t 
   make_persistent(*request);
 }
 
+void Group::refuse_start(const Request& request, const char* why) const {
+  throw Error(std::string("ucx ") +
+              (request.kind_ == Request::Kind::send ? "persistent send" : "persistent receive") +
+              " on rank " + std::to_string(rank()) + " of group \"" + options_.name + "\", " +
+              std::to_string(request.bytes_) + " bytes: " + why);
+}
+
 void Group::check_startable(const Request& request) const {
-  const auto refuse = [&](const char* why) {
-    throw Error(std::string("ucx ") +
-                (request.kind_ == Request::Kind::send ? "persistent send" : "persistent receive") +
-                " on rank " + std::to_string(rank()) + " of group \"" + options_.name + "\", " +
-                std::to_string(request.bytes_) + " bytes: " + why);
-  };
-  if (!request.done()) refuse("it is still under way: wait for it before it is started again");
-  if (request.outcome_.buffer_in_use) {
-    const ProgressEngine::Guard guard(*engine_->progress_);
-    if (request.stage_ != Request::Stage::finished) {
-      refuse("its last start failed, and UCX still has the buffer: make a new operation");
-    }
+  check_not_under_way(request);
+  if (!request.outcome_.buffer_in_use) return;
+  const ProgressEngine::Guard guard(*engine_->progress_);
+  if (request.stage_ != Request::Stage::finished) {
+    refuse_start(request,
+                 "its last start failed, and UCX still has the buffer: make a new operation");
   }
 }
 
-void Group::renew(Request& request) noexcept {
-  set_deadline(request);
-  request.retain();  // the engine's reference
-  request.flags_.store(0);
+void Group::renew(Request& request, Clock::time_point now) noexcept {
+  set_deadline(request, now);
+  request.held_ = true;
+  request.done_.store(false, std::memory_order_relaxed);
 }
 
 void Group::start(const Ref<Request>& request) {
   check_not_forked();
   check_startable(*request);
-  renew(*request);
+  renew(*request, coarse_now());
   engine_->progress_->submit(*request);
 }
 
 void Group::start_all(std::span<const Ref<Request>> requests) {
   check_not_forked();
   for (const auto& request : requests) check_startable(*request);
-  struct Flush {  // also when one is in the list twice, which its second turn refuses
+  const auto now = coarse_now();
+  auto& progress = *engine_->progress_;
+  const bool posted = progress.try_locked([&] {
+    progress.drain_submissions();
+    for (const auto& request : requests) {
+      check_not_under_way(*request);  // it may be in the list twice
+      renew(*request, now);
+      engine_->post(*request);
+    }
+  });
+  if (posted) return;
+  struct Flush {  // also when one is refused
     ProgressEngine& progress;
     ~Flush() { progress.flush_submissions(); }
-  } const flush{*engine_->progress_};
+  } const flush{progress};
   for (const auto& request : requests) {
-    check_startable(*request);
-    renew(*request);
-    engine_->progress_->enqueue(*request);
+    check_not_under_way(*request);
+    renew(*request, now);
+    progress.enqueue(*request);
   }
+}
+
+void Group::dispose(Request& request) noexcept {
+  if (!engine_->forked()) {
+    const ProgressEngine::Guard guard(*engine_->progress_);
+    // A continuation may have it still.
+    if (engine_->take_over(request) || !request.drop_reference()) return;
+  }
+  delete &request;
 }
 
 void Group::poll() noexcept {
@@ -228,7 +255,8 @@ void Group::wait(Request& request, std::chrono::milliseconds timeout) {
   if (timeout.count() > 0) deadline = std::min(deadline, Clock::now() + timeout);
   const auto done = [&request] { return request.done(); };
   try {
-    if (engine_->progress_->wait(done, deadline) == ProgressEngine::WaitResult::done) return;
+    if (engine_->progress_->wait_for_flags(done, deadline) == ProgressEngine::WaitResult::done)
+      return;
   } catch (...) {
     withdraw_interrupted(request);
     throw;
@@ -263,7 +291,8 @@ void Group::wait_all(std::span<const Ref<Request>> requests, std::chrono::millis
   };
   try {
     // One drive for all of them; what is left at the first deadline is then waited for one by one.
-    if (engine_->progress_->wait(all_done, deadline) == ProgressEngine::WaitResult::done) return;
+    if (engine_->progress_->wait_for_flags(all_done, deadline) == ProgressEngine::WaitResult::done)
+      return;
     for (const auto& request : requests.subspan(done_count)) {
       wait(*request, timeout.count() > 0 ? left_until(deadline) : std::chrono::milliseconds(0));
     }
@@ -361,7 +390,6 @@ void Group::receive(const Ref<Request>& request, void* data, std::uint64_t bytes
                                    message.info_.message_class, message.info_.user_tag);
   request->message_bytes_ = message.info_.bytes;
   request->ucx_request_ = std::exchange(message.handle_, nullptr);
-  request->retain();
   engine_->progress_->submit(*request);
 }
 
@@ -395,8 +423,13 @@ void Group::discard(void* message) noexcept {
 }
 
 bool Group::notify(Request& request) {
+  if (request.done()) return false;
   engine_->callbacks_->start();
-  return (request.flags_.fetch_or(Request::kNotify) & Request::kDone) == 0;
+  const BlockingSection blocking;  // a progress call may hold the lock for some ms
+  const ProgressEngine::Guard guard(*engine_->progress_);
+  if (request.done()) return false;
+  request.notify_ = true;
+  return true;
 }
 
 void Group::close(std::chrono::milliseconds linger) {

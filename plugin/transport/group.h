@@ -208,7 +208,7 @@ class Group : public std::enable_shared_from_this<Group> {
   [[noreturn]] void refuse_fork() const;
   [[noreturn]] void refuse_peer(int rank, const char* operation, const char* role) const;
   [[noreturn]] void refuse_message(MessageClass message_class, std::uint64_t user_tag) const;
-  void set_deadline(Request& request) noexcept;
+  void set_deadline(Request& request, Clock::time_point now) noexcept;
   friend class TakenMessage;
   // Under the engine's lock. Throws Error when the group is closed.
   [[nodiscard]] std::optional<ProbeResult> look_for(int src, std::uint64_t user_tag, void** taken);
@@ -217,10 +217,21 @@ class Group : public std::enable_shared_from_this<Group> {
   void discard(void* message) noexcept;
   void check_matching(int src, std::uint64_t user_tag) const;
   void make_persistent(Request& request);
-  void renew(Request& request) noexcept;
+  void dispose(Request& request) noexcept;
+  void check_not_under_way(const Request& request) const {
+    if (!request.done()) {
+      refuse_start(request, "it is still under way: wait for it before it is started again");
+    }
+  }
+  [[noreturn]] void refuse_start(const Request& request, const char* why) const;
+  void renew(Request& request, Clock::time_point now) noexcept;
   void prepare(Request& request, Request::Kind kind, void* data, std::uint64_t bytes, int peer,
                MessageClass message_class, std::uint64_t user_tag);
-  [[nodiscard]] GroupPeer& peer(int rank);
+  [[nodiscard]] GroupPeer& peer(int rank) {
+    auto& slot = peers_[static_cast<std::size_t>(rank)];
+    if (slot == nullptr) slot = std::make_unique<GroupPeer>();
+    return *slot;
+  }
   [[nodiscard]] std::string peer_reason(int rank) const;
 
   const std::shared_ptr<Engine> engine_;

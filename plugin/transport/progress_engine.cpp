@@ -18,7 +18,9 @@ namespace torch_ucx::transport {
 namespace {
 
 // Polls before the first sched_yield: enough for an 8-byte answer when both ranks have a core.
-constexpr int kPollsBeforeYield = 20;
+constexpr int kPollsBeforeYield = 50;
+// Polls of a driver under one hold of the lock, some us.
+constexpr int kPollsPerHold = 25;
 // Yields of a waiter before it asks the client to look again (typed matching): long enough that an
 // answer on its way, over tcp too, comes first.
 constexpr int kPollsBeforeLook = 200;
@@ -34,6 +36,8 @@ constexpr std::chrono::milliseconds kInterruptPeriod{100};
 // Progress calls in a row under one hold of the lock by a driver about to block.
 constexpr int kDrainLimit = 64;
 constexpr int kLastWordsLimit = 10'000;
+// How long a fork waits for the lock: a progress call takes some ms at most.
+constexpr std::chrono::seconds kForkPatience{1};
 // ucp_worker_arm answers BUSY for as long as shared-memory sends are pending: back off between
 // tries.
 constexpr std::chrono::microseconds kArmBackoffFirst{50};
@@ -73,9 +77,13 @@ ProgressEngine::ProgressEngine(ucp::Worker& worker, Client& client, std::chrono:
       longest_sleep_ms_(static_cast<int>(longest_sleep.count())),
       kick_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   if (kick_fd_.get() < 0) throw Error("eventfd failed: no descriptors left?");
+  join_forks();
 }
 
-ProgressEngine::~ProgressEngine() { stop_helper(); }
+ProgressEngine::~ProgressEngine() {
+  stop_helper();
+  leave_forks();
+}
 
 void ProgressEngine::start_helper() {
   helper_ = start_thread("ucx-progress", [this] { helper_main(); });
@@ -120,6 +128,25 @@ void ProgressEngine::signal_armed() noexcept {
   worker_.signal();
 }
 
+// ---- fork --------------------------------------------------------------------------------------
+
+void ProgressEngine::stop_for_fork() noexcept {
+  const auto patience = Clock::now() + kForkPatience;
+  while (!mutex_.try_lock()) {
+    if (Clock::now() >= patience) return;
+    ::sched_yield();
+  }
+  stopped_for_fork_ = true;
+}
+
+void ProgressEngine::go_on_in_parent() noexcept {
+  if (std::exchange(stopped_for_fork_, false)) unlock();
+}
+
+void ProgressEngine::go_on_in_child() noexcept {
+  if (std::exchange(stopped_for_fork_, false)) mutex_.unlock();
+}
+
 // ---- the lock and the submission queue ---------------------------------------------------------
 
 void ProgressEngine::drain_submissions() noexcept {
@@ -151,6 +178,7 @@ void ProgressEngine::submit(Request& request) noexcept {
     client_.post(request);
     return;
   }
+  request.hold();
   submissions_.push(request);
   if (mutex_.try_lock()) const Guard guard(*this, std::adopt_lock);
 }
@@ -165,7 +193,7 @@ void ProgressEngine::end(std::chrono::milliseconds limit) noexcept {
   }
   wake_followers();
   const auto deadline = Clock::now() + limit;
-  while (waiting_.load() > 0 && Clock::now() < deadline) {
+  while ((following_.load() > 0 || driver_.load() == Driver::waiter) && Clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
@@ -221,8 +249,6 @@ void ProgressEngine::check_interrupt(Interrupt interrupt) {
 
 ProgressEngine::WaitResult ProgressEngine::wait(Condition done, Clock::time_point deadline,
                                                 Interrupt interrupt) {
-  waiting_.fetch_add(1);
-  const CountedDown leave_wait(&waiting_);
   while (!done()) {
     if (take_role_as_waiter()) {
       struct Leave {
@@ -231,6 +257,8 @@ ProgressEngine::WaitResult ProgressEngine::wait(Condition done, Clock::time_poin
       } const leave{*this};
       return drive(done, deadline, interrupt);
     }
+    following_.fetch_add(1);
+    const CountedDown leave_wait(&following_);
     follow(done, deadline);
     if (!done() && Clock::now() >= deadline) return WaitResult::deadline;
     check_interrupt(interrupt);
@@ -245,13 +273,21 @@ ProgressEngine::WaitResult ProgressEngine::drive(Condition done, Clock::time_poi
   Clock::time_point spin_until{};
   Clock::time_point look_up_at{};
   for (;;) {
-    {
+    // While a transfer is under way, a pause would cost more than its polls: spin anew.
+    if (done.takes_no_lock && polls < kPollsBeforeYield) {
       const Guard guard(*this);
-      // While a transfer is under way, a pause would cost more than its polls: spin anew.
+      for (int i = 0; i < kPollsPerHold && polls < kPollsBeforeYield; ++i, ++polls) {
+        if (step() != 0) polls = std::min(polls, kPollsBeforeYield - 2);
+        if (done()) return WaitResult::done;
+        drain_submissions();
+      }
+    } else {
+      const Guard guard(*this);
       if (step() != 0) polls = std::min(polls, kPollsBeforeYield - 1);
+      ++polls;
     }
     if (done()) return WaitResult::done;
-    if (++polls < kPollsBeforeYield) continue;
+    if (polls < kPollsBeforeYield) continue;
     const auto now = Clock::now();
     if (now >= deadline) return WaitResult::deadline;
     if (polls == kPollsBeforeYield) spin_until = now + spin_;

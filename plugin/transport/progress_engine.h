@@ -37,12 +37,13 @@
 #include <thread>
 #include <utility>
 
+#include "plugin/transport/fork_guard.h"
 #include "plugin/transport/request.h"
 #include "plugin/ucp/worker.h"
 
 namespace torch_ucx::transport {
 
-class ProgressEngine {
+class ProgressEngine final : private StillAtFork {
  public:
   // What the owner does in the course of progress. All but on_watch_event run under the lock.
   class Client {
@@ -104,18 +105,25 @@ class ProgressEngine {
   // waits for a long progress call. Order among the submissions of one thread is kept.
   void submit(Request& request) noexcept;
 
+  // Calls act under the lock where it is free now; false: it was not.
+  template <typename Act>
+  bool try_locked(const Act& act) {
+    if (!mutex_.try_lock()) return false;
+    const Guard guard(*this, std::adopt_lock);
+    act();
+    return true;
+  }
+
   // For several at once: enqueue each, then flush. What was enqueued is posted at the latest by the
   // flush, in order.
   void enqueue(Request& request) noexcept { submissions_.push(request); }
   void flush_submissions() noexcept {
-    if (mutex_.try_lock()) const Guard guard(*this, std::adopt_lock);
+    try_locked([] {});
   }
 
   // One progress call, where the lock is free.
   void try_step() noexcept {
-    if (!mutex_.try_lock()) return;
-    const Guard guard(*this, std::adopt_lock);
-    step();
+    try_locked([this] { step(); });
   }
 
   // Under the lock: posts what is in the submission queue now (letting go of the lock does so too).
@@ -140,6 +148,15 @@ class ProgressEngine {
     return wait(condition(done), deadline, Interrupt::allowed);
   }
 
+  // The same for a condition that takes no lock and throws nothing: it is looked at under the lock
+  // too, which is then not let go of between the first polls.
+  template <typename Done>
+  WaitResult wait_for_flags(const Done& done, Clock::time_point deadline) {
+    Condition flags = condition(done);
+    flags.takes_no_lock = true;
+    return wait(flags, deadline, Interrupt::allowed);
+  }
+
   // The same, but interrupts are left pending: for tear-down, which must run to its end.
   template <typename Done>
   WaitResult wait_uninterrupted(const Done& done, Clock::time_point deadline) {
@@ -161,6 +178,7 @@ class ProgressEngine {
   struct Condition {
     const void* object;
     bool (*function)(const void*);
+    bool takes_no_lock = false;
     bool operator()() const { return function(object); }
   };
 
@@ -182,6 +200,10 @@ class ProgressEngine {
    private:
     int fd_;
   };
+
+  void stop_for_fork() noexcept override;
+  void go_on_in_parent() noexcept override;
+  void go_on_in_child() noexcept override;
 
   void unlock() noexcept;
   void signal_armed() noexcept;
@@ -216,6 +238,7 @@ class ProgressEngine {
   bool ended_ = false;                // guarded by mutex_: no worker any more
   bool signaled_ = false;             // guarded by mutex_: signalled since the last arming
   Clock::time_point housekept_at_{};  // guarded by mutex_
+  bool stopped_for_fork_ = false;     // guarded by mutex_
   RequestStack submissions_;
 
   std::atomic<Driver> driver_{Driver::none};
@@ -225,7 +248,7 @@ class ProgressEngine {
   std::atomic<bool> asleep_{false};  // the helper blocks, or is about to, not as the driver
   std::atomic<bool> kicked_{false};  // a kick was written and not yet read
   std::atomic<bool> stopping_{false};
-  std::atomic<int> waiting_{0};  // threads in wait()
+  std::atomic<int> following_{0};  // threads in wait() that do not drive
 
   std::mutex follower_mutex_;
   std::condition_variable follower_wake_;

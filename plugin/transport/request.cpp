@@ -21,6 +21,8 @@ std::string counted(std::uint64_t bytes) { return std::to_string(bytes) + " byte
 
 }  // namespace
 
+void Request::dispose() noexcept { group_->dispose(*this); }
+
 std::string Request::describe() const {
   const bool sends = kind_ == Kind::send;
   const bool from_any = peer_ == kAnySource && outcome_.source_rank < 0;

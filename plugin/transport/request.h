@@ -12,9 +12,11 @@
 // Typed matching: a receive that stays unmatched while a message of another class waits on the
 // same tag takes that one; the derived class says how (accept), and may convert it (deliver).
 //
-// References: the poster's handle and, from posting to finished, the engine. The last reference
-// runs the destructor; the engine never drops the last one under its lock or on its helper thread
-// (a tensor's destructor may take Python's GIL).
+// References: the poster's handle and, from when it is queued or in flight until it is finished,
+// the engine. The last reference runs the destructor; the engine never drops the last one under its
+// lock or on its helper thread (a tensor's destructor may take Python's GIL). A persistent request
+// is not counted up and down by each start: when its last handle goes while the engine has it, the
+// engine takes it over.
 #pragma once
 
 #include <atomic>
@@ -26,6 +28,7 @@
 #include <utility>
 
 #include "plugin/transport/clock.h"
+#include "plugin/transport/pooled_memory.h"
 #include "torch_ucx/transport/outcome.h"
 
 namespace torch_ucx::transport {
@@ -36,7 +39,7 @@ class Group;
 inline constexpr int kAnySource = -1;
 inline constexpr std::uint64_t kAnyTag = ~std::uint64_t{0};
 
-class Request {
+class Request : public PooledMemory {
  public:
   enum class Kind : std::uint8_t { send, receive };
 
@@ -53,9 +56,7 @@ class Request {
   virtual ~Request() = default;
 
   // One atomic load. Once true, outcome() is final, but for buffer_in_use.
-  [[nodiscard]] bool done() const noexcept {
-    return (flags_.load(std::memory_order_acquire) & kDone) != 0;
-  }
+  [[nodiscard]] bool done() const noexcept { return done_.load(std::memory_order_acquire); }
   [[nodiscard]] const Outcome& outcome() const noexcept { return outcome_; }
 
   [[nodiscard]] Kind kind() const noexcept { return kind_; }
@@ -72,7 +73,12 @@ class Request {
 
   void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
   void release() noexcept {
-    if (drop_reference()) delete this;
+    if (!drop_reference()) return;
+    if (persistent_) {
+      dispose();
+    } else {
+      delete this;
+    }
   }
 
  protected:
@@ -102,38 +108,64 @@ class Request {
  private:
   friend class Engine;
   friend class Group;
+  friend class ProgressEngine;
   friend class CallbackThread;
   friend class RequestList;
   friend class RequestStack;
 
-  static constexpr std::uint8_t kDone = 1;
-  static constexpr std::uint8_t kNotify = 2;
   // delivering: the message has come; the callback thread puts it in its place
   enum class Stage : std::uint8_t { idle, queued, posted, delivering, finished };
 
-  // True when that was the last reference; the caller then owns the object.
+  // True when it is the last reference, which the caller keeps: the object is its own.
   [[nodiscard]] bool drop_reference() noexcept {
-    return references_.fetch_sub(1, std::memory_order_acq_rel) == 1;
+    auto count = references_.load(std::memory_order_acquire);
+    while (count > 1) {
+      if (references_.compare_exchange_weak(count, count - 1, std::memory_order_acq_rel,
+                                            std::memory_order_acquire)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // The last handle of a persistent request has gone.
+  void dispose() noexcept;
+
+  // The engine's reference, taken by the thread that posts, before another one can see the request.
+  // One that was never posted before has its poster's reference only.
+  void hold() noexcept {
+    if (std::exchange(held_, true) || persistent_) return;
+    if (references_.load(std::memory_order_relaxed) == 1) {
+      references_.store(2, std::memory_order_relaxed);
+    } else {
+      retain();
+    }
   }
 
   std::atomic<std::uint32_t> references_{1};
-  std::atomic<std::uint8_t> flags_{0};
+  std::atomic<bool> done_{false};  // written under the engine's lock
 
   // Set before posting, constant afterwards.
   Kind kind_ = Kind::send;
   MessageClass class_ = 0;
   bool any_tag_ = false;
   bool delivers_ = false;
+  bool persistent_ = false;
   std::int32_t peer_ = -1;
   std::uint32_t user_tag_ = 0;
+  Tag tag_ = 0;             // of a send without its mailbox, which first contact tells
+  Tag mask_ = 0;            // of a receive
   void* buffer_ = nullptr;  // sends only read it
   std::uint64_t bytes_ = 0;
   std::shared_ptr<Group> group_;
   Clock::time_point posted_at_{};
   Clock::time_point deadline_{};
 
-  // Guarded by the engine's lock.
+  // Guarded by the engine's lock, once it has been handed over.
   Stage stage_ = Stage::idle;
+  bool held_ = false;                // the engine has it, with a reference unless it is persistent
+  bool orphaned_ = false;            // persistent: no handle is left, the engine has the reference
+  bool notify_ = false;              // on_done() is to be called
   void* ucx_request_ = nullptr;      // not null while UCX can be asked to cancel it
   bool matched_ = false;             // a message is on its way into it: no other will be looked for
   bool refused_ = false;             // that message is of a class it does not take
@@ -152,7 +184,7 @@ class Request {
     outcome_ = {};
   }
 
-  // Written under the engine's lock before kDone is set.
+  // Written under the engine's lock before done_ is set.
   Outcome outcome_;
   Clock::time_point done_at_{};
 
