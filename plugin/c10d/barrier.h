@@ -38,6 +38,8 @@ class Barrier final : public std::enable_shared_from_this<Barrier> {
   // Until it is done, or failed at the deadline (of the group, or after timeout unless that is
   // zero).
   void wait(std::chrono::milliseconds timeout);
+  // Somebody asks whether it is done.
+  void poll() noexcept { group_->poll_as_caller(); }
 
   // Calls then() once it is done: at once in this thread, or later on the callback thread.
   void when_done(std::function<void()> then);

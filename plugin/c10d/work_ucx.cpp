@@ -60,7 +60,10 @@ void WorkUCX::end_profile_event() {
 }
 
 bool WorkUCX::isCompleted() {
-  if (!done()) return false;
+  if (!done()) {
+    poll();
+    if (!done()) return false;
+  }
   end_profile_event();
   return true;
 }
@@ -105,6 +108,8 @@ PointToPointWork::PointToPointWork(int rank, c10d::OpType type, const char* titl
     : WorkUCX(rank, type, title, tensors, sequence_number), request_(std::move(request)) {}
 
 PointToPointWork::~PointToPointWork() = default;
+
+void PointToPointWork::poll() noexcept { request_->group()->poll_as_caller(); }
 
 void PointToPointWork::await(std::chrono::milliseconds timeout) {
   request_->group()->wait(*request_, timeout);

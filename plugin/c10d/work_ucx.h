@@ -50,6 +50,8 @@ class TORCH_UCX_API WorkUCX : public c10d::Work {
           std::uint64_t sequence_number);
 
   [[nodiscard]] virtual bool done() const noexcept = 0;
+  // It is not done, and somebody asks.
+  virtual void poll() noexcept = 0;
   // Until done; called only when it is not yet.
   virtual void await(std::chrono::milliseconds timeout) = 0;
   // The next two only once it is done.
@@ -81,6 +83,7 @@ class TORCH_UCX_API PointToPointWork final : public WorkUCX {
 
  protected:
   bool done() const noexcept override { return request_->done(); }
+  void poll() noexcept override;
   void await(std::chrono::milliseconds timeout) override;
   transport::Failure failure() const noexcept override { return request_->outcome().failure; }
   std::exception_ptr failure_exception() const override { return request_->failure(); }
@@ -101,6 +104,7 @@ class TORCH_UCX_API BarrierWork final : public WorkUCX {
 
  protected:
   bool done() const noexcept override { return barrier_->done(); }
+  void poll() noexcept override { barrier_->poll(); }
   void await(std::chrono::milliseconds timeout) override;
   transport::Failure failure() const noexcept override { return barrier_->failure(); }
   std::exception_ptr failure_exception() const override;

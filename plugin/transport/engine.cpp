@@ -109,8 +109,8 @@ Engine::Engine(Key, const EngineOptions& options)
     finish_delivery(request, delivered);
   });
   progress_ = std::make_unique<ProgressEngine>(
-      *worker_, static_cast<ProgressEngine::Client&>(*this), options_.spin, watch_->fd(),
-      has_verbs_ ? kLongestSleepOverVerbs : std::chrono::milliseconds(-1));
+      *worker_, static_cast<ProgressEngine::Client&>(*this), options_.progress, options_.spin,
+      watch_->fd(), has_verbs_ ? kLongestSleepOverVerbs : std::chrono::milliseconds(-1));
   progress_->start_helper();
 }
 

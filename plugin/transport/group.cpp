@@ -246,6 +246,10 @@ void Group::poll() noexcept {
   if (!engine_->forked()) engine_->progress_->try_step();
 }
 
+void Group::poll_as_caller() noexcept {
+  if (engine_->options_.progress == ProgressMode::caller) poll();
+}
+
 // ---- waiting -----------------------------------------------------------------------------------
 
 void Group::wait(Request& request, std::chrono::milliseconds timeout) {

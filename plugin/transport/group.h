@@ -147,6 +147,8 @@ class Group : public std::enable_shared_from_this<Group> {
   void start_all(std::span<const Ref<Request>> requests);
   // One attempt at progress, for who polls done() instead of waiting. Never blocks on the lock.
   void poll() noexcept;
+  // The same, but only where nobody else makes progress: with ProgressMode::caller.
+  void poll_as_caller() noexcept;
 
   // A message of any class 0 .. class_count-1 that waits for such a receive; without blocking.
   [[nodiscard]] std::optional<ProbeResult> probe(int src, std::uint64_t user_tag);

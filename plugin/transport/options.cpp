@@ -13,11 +13,11 @@ namespace torch_ucx::transport {
 
 namespace {
 
-// The first five are read here (LOG_LEVEL is checked); the rest by the logger, the Python layer and
+// The first six are read here (LOG_LEVEL is checked); the rest by the logger, the Python layer and
 // the build.
-constexpr std::array<std::string_view, 9> kPluginOptions{
-    "SPIN_US",   "LINGER_S",   "ERROR_MODE", "ALLOW_VERSION_MISMATCH", "LOG_LEVEL", "LIBUCP",
-    "TORCH_DIR", "TORCH_SPEC", "VENV",
+constexpr std::array<std::string_view, 10> kPluginOptions{
+    "SPIN_US",   "PROGRESS", "LINGER_S",  "ERROR_MODE", "ALLOW_VERSION_MISMATCH",
+    "LOG_LEVEL", "LIBUCP",   "TORCH_DIR", "TORCH_SPEC", "VENV",
 };
 
 [[noreturn]] void refuse(const char* variable, std::string_view value, const char* allowed) {
@@ -45,6 +45,18 @@ EngineOptions EngineOptions::from_environment() {
   if (const char* value = std::getenv("TORCH_UCX_SPIN_US")) {
     options.spin = std::chrono::microseconds(number<long>(
         "TORCH_UCX_SPIN_US", value, 0, 1'000'000, "a whole number of microseconds, 0 to 1000000"));
+  }
+  if (const char* value = std::getenv("TORCH_UCX_PROGRESS")) {
+    const std::string_view text = value;
+    if (text == "auto") {
+      options.progress = ProgressMode::automatic;
+    } else if (text == "caller") {
+      options.progress = ProgressMode::caller;
+    } else if (text == "thread") {
+      options.progress = ProgressMode::thread;
+    } else {
+      refuse("TORCH_UCX_PROGRESS", text, "auto, caller or thread");
+    }
   }
   if (const char* value = std::getenv("TORCH_UCX_LINGER_S")) {
     const auto seconds = number<double>("TORCH_UCX_LINGER_S", value, 0.0, 86400.0,

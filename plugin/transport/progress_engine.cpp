@@ -33,6 +33,8 @@ constexpr int kTickMs = 1;
 constexpr int kTicksBetweenLooks = 10;
 // Longest sleep of a waiter: bounds the answer to Ctrl-C where the signal does not interrupt poll.
 constexpr std::chrono::milliseconds kInterruptPeriod{100};
+// Yields of a polling thread for one that sleeps for the lock: it wakes up in some 10 us.
+constexpr int kYieldsToContenders = 50;
 // Progress calls in a row under one hold of the lock by a driver about to block.
 constexpr int kDrainLimit = 64;
 constexpr int kLastWordsLimit = 10'000;
@@ -68,10 +70,12 @@ ProgressEngine::Descriptor::~Descriptor() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-ProgressEngine::ProgressEngine(ucp::Worker& worker, Client& client, std::chrono::microseconds spin,
-                               int watch_fd, std::chrono::milliseconds longest_sleep)
+ProgressEngine::ProgressEngine(ucp::Worker& worker, Client& client, ProgressMode mode,
+                               std::chrono::microseconds spin, int watch_fd,
+                               std::chrono::milliseconds longest_sleep)
     : worker_(worker),
       client_(client),
+      mode_(mode),
       spin_(spin),
       watch_fd_(watch_fd),
       longest_sleep_ms_(static_cast<int>(longest_sleep.count())),
@@ -86,7 +90,14 @@ ProgressEngine::~ProgressEngine() {
 }
 
 void ProgressEngine::start_helper() {
-  helper_ = start_thread("ucx-progress", [this] { helper_main(); });
+  helper_owns_role_.store(mode_ == ProgressMode::thread);
+  helper_ = start_thread("ucx-progress", [this] {
+    if (mode_ == ProgressMode::caller) {
+      helper_watch();
+    } else {
+      helper_main();
+    }
+  });
 }
 
 void ProgressEngine::stop_helper() noexcept {
@@ -95,6 +106,8 @@ void ProgressEngine::stop_helper() noexcept {
   write_kick();
   helper_->join();
   helper_.reset();
+  helper_owns_role_.store(false);
+  wake_followers();
 }
 
 void ProgressEngine::abandon() noexcept { [[maybe_unused]] auto* forgotten = helper_.release(); }
@@ -155,6 +168,18 @@ void ProgressEngine::drain_submissions() noexcept {
     Request* next = RequestStack::next(*request);
     client_.post(*request);
     request = next;
+  }
+}
+
+void ProgressEngine::lock_contended() {
+  contenders_.fetch_add(1);
+  mutex_.lock();
+  contenders_.fetch_sub(1);
+}
+
+void ProgressEngine::give_way() const noexcept {
+  for (int i = 0; i < kYieldsToContenders && contenders_.load(std::memory_order_relaxed) > 0; ++i) {
+    ::sched_yield();
   }
 }
 
@@ -222,6 +247,7 @@ void ProgressEngine::maybe_housekeeping(Clock::time_point now) noexcept {
 // ---- waiting -----------------------------------------------------------------------------------
 
 bool ProgressEngine::take_role_as_waiter() noexcept {
+  if (helper_owns_role_.load()) return false;
   Driver current = driver_.load();
   while (current != Driver::waiter) {
     if (driver_.compare_exchange_weak(current, Driver::waiter)) return true;
@@ -273,6 +299,7 @@ ProgressEngine::WaitResult ProgressEngine::drive(Condition done, Clock::time_poi
   Clock::time_point spin_until{};
   Clock::time_point look_up_at{};
   for (;;) {
+    give_way();
     // While a transfer is under way, a pause would cost more than its polls: spin anew.
     if (done.takes_no_lock && polls < kPollsBeforeYield) {
       const Guard guard(*this);
@@ -338,7 +365,7 @@ ProgressEngine::WaitResult ProgressEngine::drive(Condition done, Clock::time_poi
 
 void ProgressEngine::follow(Condition done, Clock::time_point deadline) {
   for (int i = 0; i < kFollowerYields; ++i) {
-    if (done() || driver_.load() != Driver::waiter) return;
+    if (done() || !driven()) return;
     ::sched_yield();
   }
   std::uint64_t seen = 0;
@@ -351,7 +378,7 @@ void ProgressEngine::follow(Condition done, Clock::time_point deadline) {
   // Looked at after followers_asleep_ was raised: a driver that completes or leaves later sees it,
   // and counts. Without the mutex, because done() may take the engine's lock, which wakes
   // followers.
-  if (!done() && driver_.load() == Driver::waiter) {
+  if (!done() && driven()) {
     std::unique_lock lock(follower_mutex_);
     follower_wake_.wait_until(lock, std::min(deadline, Clock::now() + kInterruptPeriod),
                               [&] { return wake_count_ != seen; });
@@ -371,6 +398,18 @@ void ProgressEngine::helper_poll(bool with_worker, int timeout_ms) noexcept {
 
 int ProgressEngine::sleep_limit_ms() const noexcept {
   return client_.needs_housekeeping() ? static_cast<int>(kHousekeepingPeriod.count()) : -1;
+}
+
+void ProgressEngine::helper_watch() noexcept {
+  // Without asleep_: no waiter that leaves need wake it.
+  while (!stopping_.load()) {
+    client_.on_helper_tick();
+    helper_poll(false, sleep_limit_ms());
+    if (client_.needs_housekeeping()) {
+      const Guard guard(*this);
+      maybe_housekeeping(Clock::now());
+    }
+  }
 }
 
 void ProgressEngine::helper_main() noexcept {
@@ -415,17 +454,35 @@ void ProgressEngine::helper_main() noexcept {
 
 void ProgressEngine::helper_drive() noexcept {
   auto backoff = kArmBackoffFirst;
+  // With ProgressMode::thread: polls on after something moved. On a core that it shares with the
+  // waiters it would only be in their way.
+  const bool polls_on = mode_ == ProgressMode::thread && cores_of_this_thread() > 1;
+  Clock::time_point poll_until{};
+  int quiet_polls = 0;
   while (!stopping_.load()) {
     bool armed = false;
+    if (polls_on) {
+      give_way();
+      if (quiet_polls >= kPollsBeforeYield) ::sched_yield();
+    }
     {
       const Guard guard(*this);
       if (driver_.load() != Driver::helper) return;  // stolen: the event is the waiter's
-      maybe_housekeeping(Clock::now());
+      const auto now = Clock::now();
+      maybe_housekeeping(now);
       int drained = 0;
       while (step() != 0 && ++drained < kDrainLimit) {
       }
-      if (drained > 0) backoff = kArmBackoffFirst;
+      if (drained > 0) {
+        backoff = kArmBackoffFirst;
+        poll_until = now + spin_;
+        quiet_polls = 0;
+      }
       if (drained == kDrainLimit) continue;  // busy: let others at the lock, then go on at once
+      if (polls_on && now < poll_until) {
+        if (++quiet_polls == kPollsBeforeLook && !ended_) client_.look_again(generation_.load());
+        continue;
+      }
       if (!ended_) client_.look_again(generation_.load());
       armed = arm();
     }
@@ -438,6 +495,7 @@ void ProgressEngine::helper_drive() noexcept {
       asleep_.store(false);
       armed_.fetch_sub(1);
       backoff = kArmBackoffFirst;
+      poll_until = Clock::now() + spin_;
     } else {
       std::this_thread::sleep_for(backoff);
       backoff = std::min(backoff * 2, kArmBackoffLast);

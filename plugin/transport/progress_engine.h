@@ -15,6 +15,10 @@
 // without time-out, when nobody drives and nothing moved for a tick; sleeps deep while a waiter
 // drives. So completion never depends on a caller, and idling costs nothing.
 //
+// Two modes differ from that: with ProgressMode::caller the helper only watches for dead peers;
+// with ProgressMode::thread it always drives, polls for a while before it blocks, and waiters
+// watch it.
+//
 // The states and the lost wake-ups they avoid (all seq_cst):
 //  - a poster that leaves something in flight signals whoever is blocked on the armed worker: an
 //    armed shared-memory worker is not woken by its own pending sends. So does whoever completes a
@@ -40,6 +44,7 @@
 #include "plugin/transport/fork_guard.h"
 #include "plugin/transport/request.h"
 #include "plugin/ucp/worker.h"
+#include "torch_ucx/transport/options.h"
 
 namespace torch_ucx::transport {
 
@@ -74,7 +79,8 @@ class ProgressEngine final : private StillAtFork {
 
   // watch_fd: a descriptor the helper watches besides (-1: none); borrowed. longest_sleep: of the
   // helper as the driver, for workers that lose wake-ups (-1 ms: without limit).
-  ProgressEngine(ucp::Worker& worker, Client& client, std::chrono::microseconds spin, int watch_fd,
+  ProgressEngine(ucp::Worker& worker, Client& client, ProgressMode mode,
+                 std::chrono::microseconds spin, int watch_fd,
                  std::chrono::milliseconds longest_sleep);
   ProgressEngine(const ProgressEngine&) = delete;
   ProgressEngine& operator=(const ProgressEngine&) = delete;
@@ -91,7 +97,7 @@ class ProgressEngine final : private StillAtFork {
 
   class [[nodiscard]] Guard {
    public:
-    explicit Guard(ProgressEngine& engine) : engine_(engine) { engine_.mutex_.lock(); }
+    explicit Guard(ProgressEngine& engine) : engine_(engine) { engine_.lock(); }
     Guard(ProgressEngine& engine, std::adopt_lock_t) noexcept : engine_(engine) {}
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
@@ -121,7 +127,8 @@ class ProgressEngine final : private StillAtFork {
     try_locked([] {});
   }
 
-  // One progress call, where the lock is free.
+  // For who asks whether something is done and does not wait: one progress call, where the lock is
+  // free.
   void try_step() noexcept {
     try_locked([this] { step(); });
   }
@@ -205,6 +212,12 @@ class ProgressEngine final : private StillAtFork {
   void go_on_in_parent() noexcept override;
   void go_on_in_child() noexcept override;
 
+  void lock() {
+    if (!mutex_.try_lock()) lock_contended();
+  }
+  void lock_contended();
+  // A thread that polls would take the lock again before one that sleeps for it has woken up.
+  void give_way() const noexcept;
   void unlock() noexcept;
   void signal_armed() noexcept;
   [[nodiscard]] bool arm() noexcept;
@@ -217,9 +230,14 @@ class ProgressEngine final : private StillAtFork {
   static void check_interrupt(Interrupt interrupt);
   void follow(Condition done, Clock::time_point deadline);
   bool take_role_as_waiter() noexcept;
+  // Another thread drives for the waiters; no need to.
+  [[nodiscard]] bool driven() const noexcept {
+    return driver_.load() == Driver::waiter || helper_owns_role_.load();
+  }
   void leave_role() noexcept;
 
   void helper_main() noexcept;
+  void helper_watch() noexcept;
   void helper_drive() noexcept;
   // Polls kick, watch and (with_worker) the worker's events.
   void helper_poll(bool with_worker, int timeout_ms) noexcept;
@@ -228,6 +246,7 @@ class ProgressEngine final : private StillAtFork {
 
   ucp::Worker& worker_;
   Client& client_;
+  const ProgressMode mode_;
   const std::chrono::microseconds spin_;
   const int watch_fd_;
   const int longest_sleep_ms_;
@@ -241,7 +260,9 @@ class ProgressEngine final : private StillAtFork {
   bool stopped_for_fork_ = false;     // guarded by mutex_
   RequestStack submissions_;
 
+  std::atomic<int> contenders_{0};  // threads that sleep for the lock
   std::atomic<Driver> driver_{Driver::none};
+  std::atomic<bool> helper_owns_role_{false};  // ProgressMode::thread, while the helper runs
   std::atomic<std::uint64_t> generation_{
       0};                            // bumped, under the lock, when progress moved something
   std::atomic<int> armed_{0};        // threads that block, or are about to, on the armed worker
