@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "plugin/transport/error_mode.h"
 #include "plugin/ucp/config.h"
 #include "plugin/ucp/context.h"
 #include "plugin/ucp/endpoint.h"
@@ -61,10 +62,13 @@ class RawUcp {
 
  private:
   // The transport's error mode between processes of one host, which decides what UCX may use.
-  static bool peer_mode() { return ucp::library_version() < ucp::LibraryVersion{1, 22, 0}; }
+  static bool shared_memory() { return transport::allows_shared_memory(ucp::user_setting("TLS")); }
+  static bool peer_mode() {
+    return ucp::library_version() < transport::kNoneModeSurvives || !shared_memory();
+  }
   static ucp::Config config() {
     ucp::Config config;
-    if (peer_mode()) config.set_default("MM_ERROR_HANDLING", "y");
+    if (shared_memory()) config.set_default("MM_ERROR_HANDLING", "y");
     return config;
   }
 

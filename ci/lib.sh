@@ -13,6 +13,8 @@ cd "$ROOT"
 TORCH_SPEC="${TORCH_UCX_TORCH_SPEC:-torch==2.13.0}"
 PYTHON_PACKAGES=("scikit-build-core==1.1.2" "cmake>=3.24" "ninja" "pytest" "numpy" "expecttest")
 LINT_PACKAGES=("clang-format==14.0.6" "ruff==0.17.6")
+# For ci/bench-ladder only, which does without them where it must.
+MPI_PACKAGES=("mpi4py==4.1.2" "mpich==5.0.2")
 # The two UCX versions of the tests, where the system has none that is new enough to be the older one.
 UCX_NEWER_SPEC="libucx-cu12==1.22.0"
 UCX_OLDER_SPEC="libucx-cu12==1.15.0.post2"

@@ -36,6 +36,8 @@ class DirectoryStore final : public rendezvous::KeyValueStore {
   std::shared_ptr<KeyValueStore> clone() override {
     return std::make_shared<DirectoryStore>(directory_);
   }
+  // For other files that the ranks share.
+  [[nodiscard]] const std::filesystem::path& directory() const { return directory_; }
 
  private:
   [[nodiscard]] std::filesystem::path path(std::string key) const {
