@@ -19,7 +19,9 @@ class Perftest:
     """
 
     def __init__(self, program, environment, error_handling):
-        self._command = [program, *(["-e"] if error_handling else [])]
+        # The raw loop's worker: may be slept on, and used by one thread at a time.
+        mode = ["-I", "-M", "serialized", *(["-e"] if error_handling else [])]
+        self._command = [program, *mode]
         self._environment = {**os.environ, **environment}
 
     def run(self, counts):
@@ -30,9 +32,10 @@ class Perftest:
         """
         lines = {}
         for size, (ping_pongs, windows) in counts.items():
-            few = max(2, ping_pongs // 20)
+            # It is started anew each time: its memory has to be warmed up as well.
+            messages, few = WINDOW * windows, min(WINDOW, ping_pongs)
             lines["ping_pongs", size] = f"-t tag_lat -n {ping_pongs} -w {few}"
-            lines["windows", size] = f"-t tag_bw -O {WINDOW} -n {WINDOW * windows} -w {few}"
+            lines["windows", size] = f"-t tag_bw -O {WINDOW} -n {messages} -w {WINDOW}"
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as batch:
             for (measure, size), line in lines.items():
                 batch.write(f"{measure}-{size} {line} -s {size}\n")
