@@ -108,6 +108,10 @@ def run_setting(ucx, tls, given):
             # As the transport chooses (plugin/transport/error_mode.h), and the raw loop with it.
             settings = {**environment, **({"UCX_MM_ERROR_HANDLING": "y"} if shared_memory else {})}
             perftest = Perftest(ucx.perftest, settings, ucx.version < (1, 22) or not shared_memory)
+        for pair in pairs:  # first contact, and the first use of the memory
+            for step in pair.steps:
+                for size in (min(COUNTS), max(COUNTS)):
+                    pair.microseconds(step, "ping_pongs", size, *COUNTS[size])
         for _ in range(given.repeats):
             if perftest:
                 for (measure, size), microseconds in perftest.run(COUNTS).items():

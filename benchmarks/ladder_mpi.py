@@ -76,7 +76,7 @@ def main():
     out, into = (numpy.zeros(MOST_BYTES, dtype=numpy.uint8) for _ in range(2))
     out[:] = into[:] = 1  # zeros() alone is memory that does not exist yet
     with Client(sys.argv[1], "AF_UNIX") as connection:
-        connection.send((rank, MPI.Get_library_version().split("\n")[0].strip()))
+        connection.send((rank, " ".join(MPI.Get_library_version().split()[:3])))
         steps = {"mpi4py": PlainStep(rank, out, into)}
         steps["mpi4py persistent"] = PersistentStep(rank, out, into)
         serve(connection, rank, steps)
