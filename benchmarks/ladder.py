@@ -10,6 +10,7 @@ in turns, round by round, then ended.
 import argparse
 import contextlib
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -79,13 +80,33 @@ class Ucx:
         return None
 
 
+class OtherLoad:
+    """What others take of the cores meanwhile: with more than a few percent times mean little."""
+
+    def __init__(self):
+        self._begin = self._now()
+
+    @staticmethod
+    def _now():
+        """Seconds: clock, the cores' busy time, that of this process and its ended children."""
+        with open("/proc/stat") as file:
+            user, nice, system, _, _, _, _, steal, *_ = map(int, file.readline().split()[1:])
+        busy = (user + nice + system + steal) / os.sysconf("SC_CLK_TCK")
+        used = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return time.monotonic(), busy, sum(u.ru_utime + u.ru_stime for u in used)
+
+    def share(self):
+        clock, busy, own = (n - b for n, b in zip(self._now(), self._begin, strict=True))
+        return max(0.0, (busy - own) / (clock * os.cpu_count()))
+
+
 def run_setting(ucx, tls, given):
     """Measure one setting and print its tables; returns the lines of its targets."""
     shared_memory = tls != "tcp,self"
     environment = {**ucx.environment, "UCX_TLS": tls}
     print(f"\n== UCX {ucx.name}, UCX_TLS={tls}", flush=True)
     results = Results()
-    begin = time.monotonic()
+    begin, load = time.monotonic(), OtherLoad()
     with contextlib.ExitStack() as stack:
         pairs = []
 
@@ -122,7 +143,8 @@ def run_setting(ucx, tls, given):
                         for step in pair.steps:
                             microseconds = pair.microseconds(step, measure, size, *counts)
                             results.add(measure, size, step, microseconds)
-    print(f"   {given.repeats} rounds, {time.monotonic() - begin:.0f} s", flush=True)
+    took = f"{given.repeats} rounds, {time.monotonic() - begin:.0f} s"
+    print(f"   {took}; others took {load.share():.0%} of the cores", flush=True)
     print_tables(results, list(COUNTS), BLOCKS)
     print("\ntargets", flush=True)
     lines = []

@@ -4,6 +4,7 @@ A pair has ``steps`` (names), ``microseconds(step, measure, size, ping_pongs, wi
 message, and ``close()``. Only one of them is busy at a time: the others sleep on their pipes.
 """
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -59,7 +60,8 @@ class ProgramPair:
         return answer["us"]
 
     def close(self):
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and the caller knows
+            self._process.stdin.close()
         try:
             self._process.wait(30)
         except subprocess.TimeoutExpired:

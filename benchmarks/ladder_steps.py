@@ -147,9 +147,10 @@ class WorkStep(Step):
 
 
 class NullStep(Step):
-    """Of a backend that moves nothing: what torch and Python take for the calls of a message.
+    """Of a backend that moves nothing: what torch and Python take for the calls.
 
-    A ping-pong has the calls of both ranks, one after the other; a window those of the sender.
+    The loops of rank 0. Half a ping-pong is half a send and a receive: those of the two ranks can
+    overlap but for that. A window has the sends.
     """
 
     def ping_pongs(self, size, count):
@@ -157,7 +158,7 @@ class NullStep(Step):
 
         send, recv, other = dist.send, dist.recv, self.other
         out, into = self.out[:size], self.into[:size]
-        for _ in range(2 * count):
+        for _ in range(count):
             send(out, other)
             recv(into, other)
 
