@@ -19,8 +19,13 @@ namespace {
 
 // Polls before the first sched_yield: enough for an 8-byte answer when both ranks have a core.
 constexpr int kPollsBeforeYield = 50;
-// Polls of a driver under one hold of the lock, some us.
+// Polls of a driver under one hold of the lock, about one us.
 constexpr int kPollsPerHold = 25;
+// Of the first polls, on a core that others want.
+constexpr int kPollsOnSharedCore = 10;
+// A yield that is over so soon has not let anybody else run.
+constexpr std::chrono::microseconds kQuickYield{2};
+constexpr int kPollsPerYieldLimit = 16;
 // Yields of a waiter before it asks the client to look again (typed matching): long enough that an
 // answer on its way, over tcp too, comes first.
 constexpr int kPollsBeforeLook = 200;
@@ -294,30 +299,46 @@ ProgressEngine::WaitResult ProgressEngine::wait(Condition done, Clock::time_poin
 
 ProgressEngine::WaitResult ProgressEngine::drive(Condition done, Clock::time_point deadline,
                                                  Interrupt interrupt) {
-  int polls = 0;
+  // Where others wanted the core during the last yield, they will want it now.
+  int polls = polls_per_yield_ > 1 ? 0 : kPollsBeforeYield - kPollsOnSharedCore;
   auto backoff = kArmBackoffFirst;
   Clock::time_point spin_until{};
   Clock::time_point look_up_at{};
+  bool yields = false;
   for (;;) {
     give_way();
     // While a transfer is under way, a pause would cost more than its polls: spin anew.
-    if (done.takes_no_lock && polls < kPollsBeforeYield) {
+    if (done.takes_no_lock) {
       const Guard guard(*this);
-      for (int i = 0; i < kPollsPerHold && polls < kPollsBeforeYield; ++i, ++polls) {
-        if (step() != 0) polls = std::min(polls, kPollsBeforeYield - 2);
+      const int count = polls < kPollsBeforeYield
+                            ? std::min(kPollsPerHold, kPollsBeforeYield - polls)
+                            : polls_per_yield_;
+      for (int i = 0; i < count; ++i) {
+        if (step() != 0) {
+          polls = std::min(polls, kPollsBeforeYield - 1);
+          yields = false;
+        }
         if (done()) return WaitResult::done;
         drain_submissions();
       }
+      polls += polls < kPollsBeforeYield ? count : 1;
     } else {
       const Guard guard(*this);
-      if (step() != 0) polls = std::min(polls, kPollsBeforeYield - 1);
+      if (step() != 0) {
+        polls = std::min(polls, kPollsBeforeYield - 1);
+        yields = false;
+      }
       ++polls;
     }
     if (done()) return WaitResult::done;
-    if (polls < kPollsBeforeYield) continue;
+    if (polls < kPollsBeforeYield) {
+      yields = false;
+      continue;
+    }
     const auto now = Clock::now();
     if (now >= deadline) return WaitResult::deadline;
-    if (polls == kPollsBeforeYield) spin_until = now + spin_;
+    if (!yields) spin_until = now + spin_;
+    yields = true;
     if (look_up_at == Clock::time_point{}) look_up_at = now + kInterruptPeriod;
     if (now >= look_up_at) {
       look_up_at = now + kInterruptPeriod;
@@ -331,6 +352,9 @@ ProgressEngine::WaitResult ProgressEngine::drive(Condition done, Clock::time_poi
     }
     if (now < spin_until) {
       ::sched_yield();
+      // Nobody wants the core: let go of it less often.
+      const bool alone = Clock::now() - now < kQuickYield;
+      polls_per_yield_ = alone ? std::min(2 * polls_per_yield_, kPollsPerYieldLimit) : 1;
       continue;
     }
 
@@ -339,6 +363,7 @@ ProgressEngine::WaitResult ProgressEngine::drive(Condition done, Clock::time_poi
       const Guard guard(*this);
       if (step() != 0) {
         polls = kPollsBeforeYield - 1;
+        yields = false;
         backoff = kArmBackoffFirst;
         continue;
       }

@@ -258,6 +258,7 @@ class ProgressEngine final : private StillAtFork {
   bool signaled_ = false;             // guarded by mutex_: signalled since the last arming
   Clock::time_point housekept_at_{};  // guarded by mutex_
   bool stopped_for_fork_ = false;     // guarded by mutex_
+  int polls_per_yield_ = 2;           // of the waiter that drives; 1: others want its core
   RequestStack submissions_;
 
   std::atomic<int> contenders_{0};  // threads that sleep for the lock
