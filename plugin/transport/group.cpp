@@ -186,7 +186,7 @@ void Group::refuse_start(const Request& request, const char* why) const {
 }
 
 void Group::check_startable(const Request& request) const {
-  check_not_under_way(request);
+  check_idle(request);
   if (!request.outcome_.buffer_in_use) return;
   const ProgressEngine::Guard guard(*engine_->progress_);
   if (request.stage_ != Request::Stage::finished) {
@@ -216,7 +216,7 @@ void Group::start_all(std::span<const Ref<Request>> requests) {
   const bool posted = progress.try_locked([&] {
     progress.drain_submissions();
     for (const auto& request : requests) {
-      check_not_under_way(*request);  // it may be in the list twice
+      check_idle(*request);  // it may be in the list twice
       renew(*request, now);
       engine_->post(*request);
     }
@@ -227,7 +227,7 @@ void Group::start_all(std::span<const Ref<Request>> requests) {
     ~Flush() { progress.flush_submissions(); }
   } const flush{progress};
   for (const auto& request : requests) {
-    check_not_under_way(*request);
+    check_idle(*request);
     renew(*request, now);
     progress.enqueue(*request);
   }

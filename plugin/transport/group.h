@@ -220,7 +220,8 @@ class Group : public std::enable_shared_from_this<Group> {
   void check_matching(int src, std::uint64_t user_tag) const;
   void make_persistent(Request& request);
   void dispose(Request& request) noexcept;
-  void check_not_under_way(const Request& request) const {
+  void check_idle(const Request& request) const {
+    if (closed()) refuse_start(request, "the group was closed on this rank");
     if (!request.done()) {
       refuse_start(request, "it is still under way: wait for it before it is started again");
     }

@@ -190,6 +190,45 @@ TEST_F(Persistent, PeerThatLeftFailsEachStartAndBadArgumentsNone) {
             "allowed is 0 to 1");
 }
 
+// Counts those that live, and those that were told of their end.
+struct Watched final : Request {
+  explicit Watched(std::size_t bytes) : data(bytes) { ++alive; }
+  ~Watched() override { --alive; }
+  void on_done() noexcept override { ++told; }
+  std::vector<std::byte> data;
+  inline static std::atomic<int> alive{0};
+  inline static std::atomic<int> told{0};
+};
+
+TEST_F(Persistent, TheLastHandleMayGoAtAnyTime) {
+  constexpr int kRounds = 600;
+  Watched::alive = Watched::told = 0;
+  int asked = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::size_t bytes = round % 20 == 0 ? 1 << 20 : 8;
+    auto received = Ref<Watched>::make(bytes);
+    auto sent = Ref<Watched>::make(bytes);
+    ranks[1].group->init_receive(received, received->data.data(), bytes, 0, 1, 5);
+    ranks[0].group->init_send(sent, sent->data.data(), bytes, 1, 1, 5);
+    ranks[1].group->start(received);
+    if (round % 3 == 0 && ranks[1].group->notify(*received)) ++asked;
+    // Another thread has a handle too, and lets go of it at the same time, or while it waits.
+    std::thread other([received, group = ranks[1].group, waits = round % 2 == 0] {
+      if (waits) group->wait(*received);
+    });
+    ranks[0].group->start(sent);
+    sent = {};
+    received = {};
+    other.join();
+  }
+  for (int i = 0; i < 10'000 && (Watched::alive != 0 || Watched::told != asked); ++i) {
+    ranks[0].group->poll();  // reaped by the next who posts, or by a helper
+    std::this_thread::sleep_for(1ms);
+  }
+  EXPECT_EQ(Watched::alive, 0);
+  EXPECT_EQ(Watched::told, asked);
+}
+
 TEST_F(Persistent, ThreadsOfTheirOwnTags) {
   std::vector<std::thread> threads;
   for (unsigned t = 0; t < 4; ++t) {

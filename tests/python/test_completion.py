@@ -8,6 +8,7 @@ import time
 import weakref
 from datetime import timedelta
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -287,6 +288,36 @@ def futures(rank):
         same(int(got), 42)
 
 
+def what_else_a_work_tells(rank):
+    """The ends of a Work that torch's own code calls, and its numbers."""
+    other = 1 - rank.rank
+    tensor = torch.zeros(3)
+    received = dist.irecv(tensor, other)
+    sent = dist.isend(torch.ones(3), other)
+    for work in (received, sent):
+        work.synchronize()
+        assert work.is_completed() and work.is_success()
+        assert work.exception() is None
+    same(tensor, torch.ones(3))
+    same(received.result()[0], torch.ones(3))
+    assert received.result()[0].data_ptr() == tensor.data_ptr()
+    same(received.source_rank(), other)
+    blocking = [dist.irecv(tensor, other), dist.isend(torch.full((3,), 2.0), other)]
+    for work in blocking:
+        if hasattr(work, "block_current_stream"):  # of torch 2.9 and later
+            work.block_current_stream()
+        else:
+            work.wait()
+    same(tensor, torch.full((3,), 2.0))
+    # Collectives are counted alike on all ranks, messages are not among them.
+    backend = backend_of()
+    before = backend._get_sequence_number_for_group()
+    dist.barrier()
+    dist.isend(torch.ones(1), other)
+    dist.recv(torch.zeros(1), other)
+    same(backend._get_sequence_number_for_group(), before + 1)
+
+
 COMPLETION = [
     completes_by_itself,
     sender_completes_while_the_receiver_does_other_things,
@@ -297,11 +328,21 @@ COMPLETION = [
     one_work_and_several_threads,
     threads_with_tags_of_their_own,
     futures,
+    what_else_a_work_tells,
 ]
 
 
 def test_completion(run_ranks, setting):
     run_ranks(COMPLETION, env=setting, group={})
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("check", "arguments"),
+    [(both_ways_at_once, {"rounds": 200}), (threads_with_tags_of_their_own, {"seconds": 30})],
+)
+def test_completion_long(run_ranks, setting, check, arguments):
+    run_ranks(check, env=setting, group={"timeout": 120}, arguments=arguments, deadline=300)
 
 
 def ends_in_a_callback(rank):

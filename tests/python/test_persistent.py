@@ -121,6 +121,18 @@ def errors(rank):
     resized.resize_(4096)
     assert "resized" in str(raised(ValueError, send.start))
 
+    group = dist.new_group()
+    of_group = [
+        torch_ucx.send_init(torch.ones(1), peer, group=group),
+        torch_ucx.recv_init(torch.zeros(1), peer, group=group),
+    ]
+    torch_ucx.start_all(of_group)
+    torch_ucx.wait_all(of_group)
+    dist.destroy_process_group(group)
+    for start in (of_group[0].start, lambda: torch_ucx.start_all(of_group)):
+        error = raised(dist.DistBackendError, start)
+        assert "the group was closed on this rank" in str(error), error
+
 
 class _Memory(bytearray):
     """A buffer that can be watched."""

@@ -57,6 +57,7 @@ using Options = Environment;
 TEST_F(Options, Defaults) {
   const auto options = EngineOptions::from_environment();
   EXPECT_EQ(options.spin.count(), 1000);
+  EXPECT_EQ(options.progress, ProgressMode::automatic);
   EXPECT_EQ(options.linger.count(), 10'000);
   EXPECT_EQ(options.error_mode, ErrorModeWish::automatic);
   EXPECT_FALSE(options.allow_version_mismatch);
@@ -72,6 +73,12 @@ TEST_F(Options, ValuesAreRead) {
   EXPECT_EQ(options.linger.count(), 2500);
   EXPECT_EQ(options.error_mode, ErrorModeWish::peer);
   EXPECT_TRUE(options.allow_version_mismatch);
+  set("TORCH_UCX_PROGRESS", "auto");
+  EXPECT_EQ(EngineOptions::from_environment().progress, ProgressMode::automatic);
+  set("TORCH_UCX_PROGRESS", "caller");
+  EXPECT_EQ(EngineOptions::from_environment().progress, ProgressMode::caller);
+  set("TORCH_UCX_PROGRESS", "thread");
+  EXPECT_EQ(EngineOptions::from_environment().progress, ProgressMode::thread);
 }
 
 TEST_F(Options, BadValuesAreNamedWithWhatIsAllowed) {
@@ -86,6 +93,7 @@ TEST_F(Options, BadValuesAreNamedWithWhatIsAllowed) {
        "TORCH_UCX_SPIN_US=5x: allowed is a whole number of microseconds, 0 to 1000000"},
       {"TORCH_UCX_LINGER_S", "", "TORCH_UCX_LINGER_S=: allowed is a number of seconds, 0 to 86400"},
       {"TORCH_UCX_ERROR_MODE", "both", "TORCH_UCX_ERROR_MODE=both: allowed is auto, none or peer"},
+      {"TORCH_UCX_PROGRESS", "yes", "TORCH_UCX_PROGRESS=yes: allowed is auto, caller or thread"},
       {"TORCH_UCX_LOG_LEVEL", "loud",
        "TORCH_UCX_LOG_LEVEL=loud: allowed is error, warn, info or debug"},
       {"TORCH_UCX_ALLOW_VERSION_MISMATCH", "yes",
