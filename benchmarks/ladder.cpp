@@ -11,7 +11,6 @@
 // reads from a socket which of them it has to take part in. Both are forked before anything of UCX
 // or torch exists.
 #include <benchmark/benchmark.h>
-#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -25,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/cores.h"
 #include "benchmarks/step.h"
 #include "tests/support/rank_processes.h"
 
@@ -42,21 +42,6 @@ struct Size {
 };
 constexpr std::array<Size, 5> kSizes{
     {{8, 2000, 100}, {4096, 1000, 100}, {65'536, 500, 20}, {1 << 20, 60, 2}, {kMostBytes, 5, 1}}};
-
-// Moves to a core of this rank's own, and lets the scheduler go on from there: two ranks that spin
-// on one core get nowhere until it parts them, which takes long.
-void spread(int rank) {
-  cpu_set_t all;
-  if (::sched_getaffinity(0, sizeof all, &all) != 0) return;
-  int skip = rank % CPU_COUNT(&all);
-  int core = 0;
-  while (!CPU_ISSET(core, &all) || skip-- > 0) ++core;
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(core, &one);
-  ::sched_setaffinity(0, sizeof one, &one);
-  ::sched_setaffinity(0, sizeof all, &all);
-}
 
 struct Measurement {
   std::string name;  // "latency/raw/8"

@@ -30,6 +30,9 @@ OTHERS = ("gloo", "mpi4py", "mpi4py persistent")
 BLOCKS = (("ucx_perftest", *CPP_STEPS), (*PYTHON_STEPS, *OTHERS))
 """Columns of the tables."""
 
+SHARED_MEMORY, TCP = "posix,sysv,cma,self", "tcp,self"
+"""What UCX_TLS is set to."""
+
 
 class Ucx:
     """A UCX: where its libraries are ("" for where the programs find one), its ucx_perftest."""
@@ -100,9 +103,18 @@ class OtherLoad:
         return max(0.0, (busy - own) / (clock * os.cpu_count()))
 
 
+def prepare_process():
+    """Make this process one that ranks can be forked from."""
+    # Of the person who runs this; what is measured sets its own.
+    for name in [name for name in os.environ if name.startswith(("UCX_", "TORCH_UCX_"))]:
+        del os.environ[name]
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import torch  # noqa: F401  # once, here
+
+
 def run_setting(ucx, tls, given):
     """Measure one setting and print its tables; returns the lines of its targets."""
-    shared_memory = tls != "tcp,self"
+    shared_memory = tls == SHARED_MEMORY
     environment = {**ucx.environment, "UCX_TLS": tls}
     print(f"\n== UCX {ucx.name}, UCX_TLS={tls}", flush=True)
     results = Results()
@@ -161,11 +173,8 @@ def main():
     parser.add_argument("--newer-ucx", default="", help="directory of a second libucp")
     parser.add_argument("--mpiexec", default="", help="for mpi4py")
     given = parser.parse_args()
-    # Of the person who runs this; what is measured sets its own.
-    for name in [name for name in os.environ if name.startswith(("UCX_", "TORCH_UCX_"))]:
-        del os.environ[name]
-    os.environ.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
-    import torch  # noqa: F401  # once, here: ranks are forked from this process
+    prepare_process()
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 
     versions = [Ucx("", shutil.which("ucx_perftest"))]
     if given.newer_ucx:
@@ -173,7 +182,7 @@ def main():
         versions.append(Ucx(given.newer_ucx, str(perftest) if perftest.exists() else None))
     reached = missed = 0
     for ucx in versions:
-        for tls in ("posix,sysv,cma,self", "tcp,self"):
+        for tls in (SHARED_MEMORY, TCP):
             lines = run_setting(ucx, tls, given)
             reached += sum(line.startswith("reached") for line in lines)
             missed += sum(line.startswith("missed") for line in lines)

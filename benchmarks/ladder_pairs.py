@@ -76,10 +76,10 @@ class _ConnectedPair:
     _connections = ()
     _divisor = 1  # of the counts
 
-    def _recv(self, limit_s, what):
-        if not self._connections[0].poll(limit_s):
+    def _recv(self, limit_s, what, rank=0):
+        if not self._connections[rank].poll(limit_s):
             raise RuntimeError(f"{what} hangs")
-        return self._connections[0].recv()
+        return self._connections[rank].recv()
 
     def microseconds(self, step, measure, size, ping_pongs, windows):
         counts = (max(1, count // self._divisor) for count in (ping_pongs, windows))
@@ -93,10 +93,10 @@ class TorchPair(_ConnectedPair):
     """Ranks forked from this process, which has imported torch and done nothing with it.
 
     They inherit the pipes of the pairs made before them: pairs are closed in reverse order, or
-    those would not see the end of theirs.
+    those would not see the end of theirs. ``run`` is what runs in a rank.
     """
 
-    def __init__(self, backend, environment):
+    def __init__(self, backend, environment, run=run_torch_rank):
         context = multiprocessing.get_context("fork")
         self._directory = tempfile.TemporaryDirectory()
         self._processes = []
@@ -109,7 +109,7 @@ class TorchPair(_ConnectedPair):
             store = os.path.join(self._directory.name, "store")
             arguments = (theirs, backend, rank, store, environment)
             process = context.Process(
-                target=_run_without, args=(list(self._connections), arguments), daemon=True
+                target=_run_without, args=(list(self._connections), run, arguments), daemon=True
             )
             process.start()
             theirs.close()
@@ -127,10 +127,10 @@ class TorchPair(_ConnectedPair):
         self._directory.cleanup()
 
 
-def _run_without(connections, arguments):
+def _run_without(connections, run, arguments):
     for connection in connections:  # the driver's ends, which keep a pipe open
         connection.close()
-    run_torch_rank(*arguments)
+    run(*arguments)
 
 
 class MpiPair(_ConnectedPair):
