@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import math
 import os
 import subprocess
 import time
@@ -62,16 +63,16 @@ class ProgressPair(TorchPair):
         self.tell(scenario, *arguments)
         return self.answers(scenario)
 
-    def transfer(self, own_core, sender, receiver):
+    def transfer(self, place, sender, receiver):
         """Milliseconds until rank 1 has the message (and, where it computed, rank 0 knows).
 
-        None: it did not move while a rank computed.
+        Infinite: it did not within the bound while a rank computed.
         """
         self._transfers += 1
-        sent, received = self.ask("transfer", self._transfers, own_core, sender, receiver)
+        sent, received = self.ask("transfer", self._transfers, place, sender, receiver)
         (sent_at, begin, _), (received_at, _, _) = sent, received
         if not (sent[2] and received[2]):
-            return None
+            return math.inf
         computed = receiver in report.COMPUTATIONS
         return 1e3 * ((max(sent_at, received_at) if computed else received_at) - begin)
 
@@ -95,15 +96,19 @@ def measure_hosts(settings, program, repeats):
 
 
 def measure_transfers(settings, repeats):
-    """By (setting, (own core, title), column): milliseconds."""
+    """By (setting, (place, title), column): milliseconds.
+
+    On one core once: what it shows is plain, and takes seconds.
+    """
     results = Results()
-    for _ in range(repeats):
-        for setting, own_core in itertools.product(settings, (True, False)):
-            pair = setting.pairs[MODES[0]]
-            for row in report.TRANSFERS:
+    for repeat in range(repeats):
+        for setting, place in itertools.product(settings, report.PLACES):
+            if place == "one core" and repeat > 0:
+                continue
+            for row in report.transfers(place):
                 for column, who in row.ranks.items():
-                    milliseconds = pair.transfer(own_core, *who)
-                    results.add(setting.name, (own_core, row.title), column, milliseconds)
+                    milliseconds = setting.pairs[MODES[0]].transfer(place, *who)
+                    results.add(setting.name, (place, row.title), column, milliseconds)
     return results
 
 
@@ -119,9 +124,9 @@ def measure_modes(settings, repeats):
             if (setting, mode) in stuck:
                 continue
             for column, sender in (("attended", "waits"), ("unattended", "python")):
-                milliseconds = pair.transfer(True, sender, "blocked")
+                milliseconds = pair.transfer("own core", sender, "blocked")
                 results.add(setting.name, mode, column, milliseconds)
-                if milliseconds is None:
+                if milliseconds == math.inf:
                     stuck.add((setting, mode))
     return results
 
@@ -153,12 +158,14 @@ def load_shown():
 
 @contextlib.contextmanager
 def started_pairs(settings):
+    """One for each mode of each setting; all of them sleep but for the one that measures."""
     with contextlib.ExitStack() as stack:
         for setting in settings:
             for mode in MODES:
                 pair = ProgressPair({**setting.environment, "TORCH_UCX_PROGRESS": mode})
                 stack.callback(pair.close)
                 setting.pairs[mode] = pair
+                pair.transfer("own core", "waits", "blocked")  # first use of the memory
         yield
 
 
@@ -181,8 +188,8 @@ def run(settings, given):
             title(2, "Unattended transfers: 64 MB from isend to the receiver's return, ms;")
             print(f"   as a multiple of the time when both wait (at most {report.RATIO})")
             results = measure_transfers(settings, given.repeats)
-            for name, own_core in itertools.product(names, (True, False)):
-                report.print_transfers(results, name, own_core, targets)
+            for name, place in itertools.product(names, report.PLACES):
+                report.print_transfers(results, name, place, targets)
             title(3, f"Idling: of a core, over {IDLE_S} s (less than {report.IDLE:.0%})")
             report.print_idling(measure_idling(settings), names, MODES, targets)
             title(4, "Modes of TORCH_UCX_PROGRESS: 8-byte dist.send and recv; the sender of 64 MB")

@@ -84,16 +84,18 @@ class Scenarios:
         self.small.ping_pongs(8, count)
         return 1e6 * (time.perf_counter() - begin) / count / 2
 
-    def transfer(self, number, own_core, sender, receiver):
+    def transfer(self, number, place, sender, receiver):
         """The message from rank 0 to 1: (when this rank was through, begin, moved unattended).
 
         sender: "waits", or computes until rank 1 has the message ("python", "matmul").
         receiver: receives "late", when rank 0 has posted its send; has a receive "posted" and waits
         for it from then on; is "blocked" in its receive by then; has a receive posted and computes
-        until rank 0 is through ("python", "matmul").
+        until rank 0 is through ("python", "matmul"). place: progress_report.PLACES.
         """
-        if own_core:
+        if place == "own core":
             use_core(self.rank)
+        elif place == "one core":
+            use_core(0)
         else:
             use_all_cores()
             spread(self.rank)

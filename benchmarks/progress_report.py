@@ -1,8 +1,10 @@
 """The tables of benchmarks/progress.py, and which of the targets a run has reached."""
 
+import math
 from dataclasses import dataclass
 
 from ladder_report import figure
+from progress_ranks import BOUND_S
 
 RATIO = 1.5
 """Target: what an unattended transfer takes, as a multiple of an attended one."""
@@ -37,6 +39,19 @@ TRANSFERS = (
 )
 
 
+PLACES = {
+    "own core": "each rank on a core of its own",
+    "all cores": "both on all cores",
+    "one core": "both on one core, once; no target",
+}
+"""Where the ranks of a transfer run."""
+
+
+def transfers(place):
+    """The rows of a place: on one core only what shows whether a waiting thread gets its share."""
+    return TRANSFERS[2:3] if place == "one core" else TRANSFERS
+
+
 class Targets:
     """Counts them as they are printed."""
 
@@ -51,9 +66,7 @@ class Targets:
 
 
 def cell(results, *key):
-    """Median and best; "-" where something did not move."""
-    if None in results.samples[key]:
-        return "-"
+    """Median and best."""
     return f"{figure(results.median(*key))} ({figure(results.best(*key))})"
 
 
@@ -63,37 +76,40 @@ def ratio(results, setting, row, column, base):
 
 def print_hosts(results, setting, rows, cores):
     print(f"\n{setting}")
-    titles = ("pairs, raw", "pairs, transport", "ratio", "ring, a hop", "exchange")
-    print(f"  ranks  cores {titles[0]:>20} {titles[1]:>20} {titles[2]:>7}", end="")
+    titles = ("pairs, raw", "pairs, transport", "/raw", "ring, a hop", "exchange")
+    print(f"  ranks  cores {titles[0]:>20} {titles[1]:>20} {titles[2]:>9}", end="")
     print(f" {titles[3]:>20} {titles[4]:>20}")
     for row in rows:
         ranks, which = row
         each = [cell(results, setting, row, m) for m in ("raw pairs", "pairs", "ring", "exchange")]
-        times = figure(ratio(results, setting, row, "pairs", "raw pairs"))
+        times = f"{ratio(results, setting, row, 'pairs', 'raw pairs'):.2g}"
         print(f"{ranks:7}  {cores if which == 'all' else 1:5} {each[0]:>20} {each[1]:>20}", end="")
-        print(f" {times:>7} {each[2]:>20} {each[3]:>20}")
+        print(f" {times:>9} {each[2]:>20} {each[3]:>20}")
 
 
-def print_transfers(results, setting, own_core, targets):
-    print(f"\n{setting}; {'each rank on a core of its own' if own_core else 'both on all cores'}")
-    heads = "".join(f" {title:>32}" for title in COMPUTATIONS.values())
+def print_transfers(results, setting, place, targets):
+    print(f"\n{setting}; {PLACES[place]}")
+    heads = "".join(f" {title:>36}" for title in COMPUTATIONS.values())
     print(f"  {'':46} {'both wait':>14}{heads}")
-    for row in TRANSFERS:
-        key = (own_core, row.title)
+    judged = targets if place != "one core" else None
+    for row in transfers(place):
+        key = (place, row.title)
         print(f"  {row.title:46} {cell(results, setting, key, 'attended'):>14}", end="")
         for column in COMPUTATIONS:
-            print(f" {unattended(results, setting, key, column, targets):>32}", end="")
+            print(f" {unattended(results, setting, key, column, judged):>36}", end="")
         print()
 
 
 def unattended(results, setting, key, column, targets=None):
     """The cell of a transfer that a rank does not attend, with its ratio."""
-    if None in results.samples[setting, key, column]:
-        verdict = f" {targets.judge(False)}" if targets else ""
-        return f"does not move unattended{verdict}"
+    samples = results.samples[setting, key, column]
+    stuck = samples.count(math.inf)
     times = ratio(results, setting, key, column, "attended")
-    verdict = f" {targets.judge(times <= RATIO)}" if targets else ""
-    return f"{cell(results, setting, key, column)} x{times:.2f}{verdict}"
+    verdict = f" {targets.judge(times <= RATIO and not stuck)}" if targets else ""
+    if times == math.inf:
+        return f"{stuck} of {len(samples)} not within {BOUND_S} s{verdict}"
+    late = f", {stuck} over {BOUND_S} s" if stuck else ""
+    return f"{cell(results, setting, key, column)}{late} x{times:.2f}{verdict}"
 
 
 def print_modes(results, settings, modes):
@@ -103,7 +119,9 @@ def print_modes(results, settings, modes):
             key = (setting, mode)
             print(f"  {setting:26} {mode:8} {cell(results, *key, 'ping-pong'):>16}", end="")
             print(f" {cell(results, *key, 'attended'):>20}", end="")
-            print(f"   {unattended(results, *key, 'unattended')}")
+            stuck = mode == "caller" and math.inf in results.samples[(*key, "unattended")]
+            text = "does not move unattended" if stuck else unattended(results, *key, "unattended")
+            print(f"   {text}")
 
 
 def print_idling(results, settings, modes, targets):
