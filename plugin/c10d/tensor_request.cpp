@@ -8,6 +8,7 @@
 
 #include "plugin/c10d/errors.h"
 #include "plugin/transport/group.h"
+#include "plugin/transport/host_hooks.h"
 #include "plugin/ucp/log.h"
 #include "torch_ucx/transport/tag.h"
 
@@ -124,9 +125,13 @@ std::exception_ptr TensorRequest::failure() const {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> TensorRequest::future() {
+  // notify() gives the GIL away: not inside of the once, where another thread may wait with the
+  // GIL.
+  const transport::BlockingSection blocking;
   std::call_once(future_once_, [this] {
     future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors());
-    if (!group()->notify(*this)) on_done();  // nobody has the future yet: no user code runs here
+    // Done already: nobody has the future yet, so no user code runs here.
+    if (!with_torch_errors([&] { return group()->notify(*this); })) on_done();
   });
   return future_;
 }

@@ -61,6 +61,7 @@ void CallbackThread::drain(State& state) {
   }
   for (Request* request = state.done.take_all(); request != nullptr;) {
     Request* next = RequestStack::next(*request);
+    request->telling_.store(false, std::memory_order_release);
     request->on_done();
     request->release();
     request = next;

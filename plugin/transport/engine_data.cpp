@@ -212,6 +212,8 @@ void Engine::finish(Request& request, const Outcome& outcome) noexcept {
   if (request.stage_ == Request::Stage::posted) {
     in_flight_.remove(request);
     progress_->note_completion();
+  } else if (request.stage_ == Request::Stage::queued) {
+    progress_->note_completion();
   }
   request.stage_ = Request::Stage::finished;
   request.ucx_request_ = nullptr;
@@ -221,7 +223,7 @@ void Engine::finish(Request& request, const Outcome& outcome) noexcept {
   } else {
     settle(request, outcome);
   }
-  if (held && (!request.persistent_ || request.orphaned_)) let_go(request);
+  if (held && (!request.persistent_ || std::exchange(request.orphaned_, false))) let_go(request);
 }
 
 void Engine::settle(Request& request, const Outcome& outcome) noexcept {
@@ -233,6 +235,7 @@ void Engine::settle(Request& request, const Outcome& outcome) noexcept {
   if (request.kind_ == Request::Kind::send) --request.group_->sends_;
   if (std::exchange(request.notify_, false)) {
     request.retain();
+    request.telling_.store(true, std::memory_order_relaxed);
     request.done_.store(true, std::memory_order_release);
     callbacks_->enqueue(request);
   } else {

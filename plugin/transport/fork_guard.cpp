@@ -37,6 +37,7 @@ struct ForkHandlers {
   static void child() {
     generation.fetch_add(1, std::memory_order_relaxed);
     for (auto* member : registry().members) member->go_on_in_child();
+    registry().members.clear();  // nobody uses them here
     registry().mutex.unlock();
   }
   static void install() noexcept {

@@ -186,6 +186,7 @@ void Group::refuse_start(const Request& request, const char* why) const {
 }
 
 void Group::check_startable(const Request& request) const {
+  check_not_forked();
   check_idle(request);
   if (!request.outcome_.buffer_in_use) return;
   const ProgressEngine::Guard guard(*engine_->progress_);
@@ -202,14 +203,12 @@ void Group::renew(Request& request, Clock::time_point now) noexcept {
 }
 
 void Group::start(const Ref<Request>& request) {
-  check_not_forked();
   check_startable(*request);
   renew(*request, coarse_now());
   engine_->progress_->submit(*request);
 }
 
 void Group::start_all(std::span<const Ref<Request>> requests) {
-  check_not_forked();
   for (const auto& request : requests) check_startable(*request);
   const auto now = coarse_now();
   auto& progress = *engine_->progress_;
@@ -235,9 +234,10 @@ void Group::start_all(std::span<const Ref<Request>> requests) {
 
 void Group::dispose(Request& request) noexcept {
   if (!engine_->forked()) {
-    const ProgressEngine::Guard guard(*engine_->progress_);
+    const auto engine = engine_;  // until the lock is let go of, whoever has the group last
+    const ProgressEngine::Guard guard(*engine->progress_);
     // A continuation may have it still.
-    if (engine_->take_over(request) || !request.drop_reference()) return;
+    if (engine->take_over(request) || !request.drop_reference()) return;
   }
   delete &request;
 }
@@ -277,7 +277,7 @@ void Group::wait(Request& request, std::chrono::milliseconds timeout) {
 }
 
 void Group::withdraw_interrupted(Request& request) noexcept {
-  if (request.kind_ != Request::Kind::receive) return;
+  if (request.kind_ != Request::Kind::receive || engine_->forked()) return;
   const ProgressEngine::Guard guard(*engine_->progress_);
   engine_->progress_->drain_submissions();
   engine_->fail(request, Failure::interrupted);
@@ -428,6 +428,7 @@ void Group::discard(void* message) noexcept {
 
 bool Group::notify(Request& request) {
   if (request.done()) return false;
+  check_not_forked();
   engine_->callbacks_->start();
   const BlockingSection blocking;  // a progress call may hold the lock for some ms
   const ProgressEngine::Guard guard(*engine_->progress_);

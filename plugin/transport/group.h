@@ -176,8 +176,8 @@ class Group : public std::enable_shared_from_this<Group> {
   // A wait for it was interrupted: a receive that stayed posted would swallow a later message.
   void withdraw_interrupted(Request& request) noexcept;
 
-  // Request::on_done will run on the callback thread once the request is done. False: it is done
-  // already, and on_done will not be called.
+  // Request::on_done will run on the callback thread once the request is done; a persistent one is
+  // not to be started again before. False: it is done already, and on_done will not be called.
   [[nodiscard]] bool notify(Request& request);
 
   // Closes this side: waits up to linger for sends to be taken, withdraws receives, says close to
@@ -224,6 +224,9 @@ class Group : public std::enable_shared_from_this<Group> {
     if (closed()) refuse_start(request, "the group was closed on this rank");
     if (!request.done()) {
       refuse_start(request, "it is still under way: wait for it before it is started again");
+    }
+    if (request.telling_.load(std::memory_order_acquire)) {
+      refuse_start(request, "its continuation has not been called yet");
     }
   }
   [[noreturn]] void refuse_start(const Request& request, const char* why) const;

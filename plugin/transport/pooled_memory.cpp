@@ -8,8 +8,13 @@ namespace torch_ucx::transport {
 
 namespace {
 
-constexpr std::size_t kStep = 64;     // bytes from one class of sizes to the next
-constexpr std::size_t kClasses = 10;  // larger objects are not kept
+constexpr std::size_t kStep = 64;  // bytes from one class of sizes to the next
+// Larger objects are not kept. Under AddressSanitizer nothing is: it must see what is freed.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr std::size_t kClasses = 1;
+#else
+constexpr std::size_t kClasses = 10;
+#endif
 constexpr unsigned kMostKept = 1024;  // blocks of a class that a thread keeps
 
 struct Block {

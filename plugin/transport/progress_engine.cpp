@@ -26,6 +26,10 @@ constexpr int kPollsOnSharedCore = 10;
 // A yield that is over so soon has not let anybody else run.
 constexpr std::chrono::microseconds kQuickYield{2};
 constexpr int kPollsPerYieldLimit = 16;
+// A yield that took so long has lost a time slice to somebody who computes.
+constexpr std::chrono::microseconds kSliceLost{500};
+// How long to block at once from then on.
+constexpr std::chrono::milliseconds kCrowded{100};
 // Yields of a waiter before it asks the client to look again (typed matching): long enough that an
 // answer on its way, over tcp too, comes first.
 constexpr int kPollsBeforeLook = 200;
@@ -63,6 +67,21 @@ class CountedDown {
  private:
   std::atomic<int>* counter_;
 };
+
+// Orders "done is set, then the sleepers are counted" against "a sleeper is counted, then it looks
+// at done". On x86 the locked instructions in between do.
+void fence_completions() {
+#if !defined(__x86_64__)
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
+// How long the core was gone.
+Clock::duration yield_core() {
+  const auto begin = Clock::now();
+  ::sched_yield();
+  return Clock::now() - begin;
+}
 
 int remaining_ms(Clock::time_point deadline, std::chrono::milliseconds limit) {
   const auto rest = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
@@ -150,6 +169,8 @@ void ProgressEngine::signal_armed() noexcept {
 
 void ProgressEngine::stop_for_fork() noexcept {
   const auto patience = Clock::now() + kForkPatience;
+  contenders_.fetch_add(1);
+  const CountedDown leave(&contenders_);
   while (!mutex_.try_lock()) {
     if (Clock::now() >= patience) return;
     ::sched_yield();
@@ -162,6 +183,8 @@ void ProgressEngine::go_on_in_parent() noexcept {
 }
 
 void ProgressEngine::go_on_in_child() noexcept {
+  [[maybe_unused]] auto* the_parents = submissions_.take_all();
+  contenders_.store(0);
   if (std::exchange(stopped_for_fork_, false)) mutex_.unlock();
 }
 
@@ -169,6 +192,7 @@ void ProgressEngine::go_on_in_child() noexcept {
 
 void ProgressEngine::drain_submissions() noexcept {
   if (submissions_.empty()) return;
+  completed_ = true;  // what completes at once has somebody who waits for it by now
   for (Request* request = submissions_.take_all(); request != nullptr;) {
     Request* next = RequestStack::next(*request);
     client_.post(*request);
@@ -184,7 +208,7 @@ void ProgressEngine::lock_contended() {
 
 void ProgressEngine::give_way() const noexcept {
   for (int i = 0; i < kYieldsToContenders && contenders_.load(std::memory_order_relaxed) > 0; ++i) {
-    ::sched_yield();
+    if (yield_core() >= kSliceLost) return;
   }
 }
 
@@ -194,6 +218,7 @@ void ProgressEngine::unlock() noexcept {
     const bool completed = std::exchange(completed_, false);
     if (completed && armed_.load() > 0 && driver_.load() == Driver::waiter) signal_armed();
     mutex_.unlock();
+    if (completed) fence_completions();
     if (completed && followers_asleep_.load() > 0) wake_followers();
     // A thread that found the lock taken may have pushed after the drain: whoever sees the queue
     // filled with the lock free posts it. (The pusher tries the lock once more after its push.)
@@ -350,11 +375,12 @@ ProgressEngine::WaitResult ProgressEngine::drive(Condition done, Clock::time_poi
       const Guard guard(*this);
       if (!ended_) client_.look_again(generation_.load());
     }
-    if (now < spin_until) {
-      ::sched_yield();
+    if (now < spin_until && now >= crowded_until_) {
+      const auto gone = yield_core();
       // Nobody wants the core: let go of it less often.
-      const bool alone = Clock::now() - now < kQuickYield;
-      polls_per_yield_ = alone ? std::min(2 * polls_per_yield_, kPollsPerYieldLimit) : 1;
+      polls_per_yield_ =
+          gone < kQuickYield ? std::min(2 * polls_per_yield_, kPollsPerYieldLimit) : 1;
+      if (gone >= kSliceLost) crowded_until_ = now + gone + kCrowded;
       continue;
     }
 
@@ -391,7 +417,7 @@ ProgressEngine::WaitResult ProgressEngine::drive(Condition done, Clock::time_poi
 void ProgressEngine::follow(Condition done, Clock::time_point deadline) {
   for (int i = 0; i < kFollowerYields; ++i) {
     if (done() || !driven()) return;
-    ::sched_yield();
+    if (yield_core() >= kSliceLost) break;
   }
   std::uint64_t seen = 0;
   {
@@ -400,6 +426,7 @@ void ProgressEngine::follow(Condition done, Clock::time_point deadline) {
     seen = wake_count_;
   }
   const CountedDown awake(&followers_asleep_);
+  fence_completions();
   // Looked at after followers_asleep_ was raised: a driver that completes or leaves later sees it,
   // and counts. Without the mutex, because done() may take the engine's lock, which wakes
   // followers.
@@ -483,12 +510,24 @@ void ProgressEngine::helper_drive() noexcept {
   // waiters it would only be in their way.
   const bool polls_on = mode_ == ProgressMode::thread && cores_of_this_thread() > 1;
   Clock::time_point poll_until{};
+  Clock::time_point tick_at{};
+  int ticks = 0;
   int quiet_polls = 0;
   while (!stopping_.load()) {
     bool armed = false;
     if (polls_on) {
       give_way();
-      if (quiet_polls >= kPollsBeforeYield) ::sched_yield();
+      if (quiet_polls >= kPollsBeforeYield && yield_core() >= kSliceLost) poll_until = {};
+      // What else it has to do, however busy the network is.
+      if (const auto now = coarse_now(); now >= tick_at) {
+        tick_at = now + std::chrono::milliseconds(kTickMs);
+        client_.on_helper_tick();
+        helper_poll(false, 0);
+        if (++ticks % kTicksBetweenLooks == 0) {
+          const Guard guard(*this);
+          if (!ended_) client_.look_again(generation_.load());
+        }
+      }
     }
     {
       const Guard guard(*this);
@@ -521,6 +560,7 @@ void ProgressEngine::helper_drive() noexcept {
       armed_.fetch_sub(1);
       backoff = kArmBackoffFirst;
       poll_until = Clock::now() + spin_;
+      quiet_polls = 0;
     } else {
       std::this_thread::sleep_for(backoff);
       backoff = std::min(backoff * 2, kArmBackoffLast);

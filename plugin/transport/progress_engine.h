@@ -9,7 +9,9 @@
 //
 // Waiter: polls a few times, then yields its core between polls; when nothing has moved for `spin`
 // it arms the worker and blocks on its event descriptor. Other waiters watch their own condition,
-// yield, then sleep until the driver leaves or completes something.
+// yield, then sleep until the driver leaves or completes something. Where a yield costs a time
+// slice, because somebody computes on that core, it blocks instead of yielding for a while: the
+// scheduler favours who slept over who yielded.
 //
 // Helper: looks once a millisecond while threads come and go; becomes the driver, armed and blocked
 // without time-out, when nobody drives and nothing moved for a tick; sleeps deep while a waiter
@@ -253,12 +255,13 @@ class ProgressEngine final : private StillAtFork {
   const Descriptor kick_fd_;
 
   std::mutex mutex_;
-  bool completed_ = false;            // guarded by mutex_
-  bool ended_ = false;                // guarded by mutex_: no worker any more
-  bool signaled_ = false;             // guarded by mutex_: signalled since the last arming
-  Clock::time_point housekept_at_{};  // guarded by mutex_
-  bool stopped_for_fork_ = false;     // guarded by mutex_
-  int polls_per_yield_ = 2;           // of the waiter that drives; 1: others want its core
+  bool completed_ = false;             // guarded by mutex_
+  bool ended_ = false;                 // guarded by mutex_: no worker any more
+  bool signaled_ = false;              // guarded by mutex_: signalled since the last arming
+  Clock::time_point housekept_at_{};   // guarded by mutex_
+  bool stopped_for_fork_ = false;      // guarded by mutex_
+  int polls_per_yield_ = 2;            // of the waiter that drives; 1: others want its core
+  Clock::time_point crowded_until_{};  // of the waiter that drives: it blocks instead of yielding
   RequestStack submissions_;
 
   std::atomic<int> contenders_{0};  // threads that sleep for the lock

@@ -143,7 +143,8 @@ class Request : public PooledMemory {
   }
 
   std::atomic<std::uint32_t> references_{1};
-  std::atomic<bool> done_{false};  // written under the engine's lock
+  std::atomic<bool> done_{false};     // written under the engine's lock
+  std::atomic<bool> telling_{false};  // on_done() is about to be called: not to be started again
 
   // Set before posting, constant afterwards.
   Kind kind_ = Kind::send;

@@ -7,6 +7,7 @@
 #include <signal.h>
 
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -20,23 +21,36 @@ namespace torch_ucx::transport {
 // was given one core stays there.
 [[nodiscard]] cpu_set_t cores_of_process() noexcept;
 
+// All signals are blocked for the scope, but for the synchronous ones: a fault must reach its
+// handler (faulthandler).
+class SignalsBlocked {
+ public:
+  SignalsBlocked() noexcept {
+    sigset_t all;
+    sigfillset(&all);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT})
+      sigdelset(&all, fault);
+    pthread_sigmask(SIG_BLOCK, &all, &before_);
+  }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
 // name: at most 15 characters.
 template <typename Function>
 [[nodiscard]] std::unique_ptr<std::thread> start_thread(const char* name, Function function) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  // The synchronous ones stay: a fault in the thread must reach its handler (faulthandler).
-  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT})
-    sigdelset(&all, fault);
-  pthread_sigmask(SIG_BLOCK, &all, &before);
-  auto thread = std::make_unique<std::thread>(std::move(function));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  std::optional<cpu_set_t> cores;
+  if (cores_of_this_thread() == 1) cores = cores_of_process();
+  const SignalsBlocked blocked;  // inherited by the thread
+  auto thread = std::make_unique<std::thread>([cores, function = std::move(function)]() mutable {
+    if (cores) ::sched_setaffinity(0, sizeof *cores, &*cores);
+    function();
+  });
   pthread_setname_np(thread->native_handle(), name);
-  if (cores_of_this_thread() == 1) {
-    const cpu_set_t cores = cores_of_process();
-    pthread_setaffinity_np(thread->native_handle(), sizeof cores, &cores);
-  }
   return thread;
 }
 

@@ -288,6 +288,30 @@ def futures(rank):
         same(int(got), 42)
 
 
+def two_threads_ask_for_one_future(rank):
+    """The first get_future() of a pending Work, from several threads at once."""
+    other = 1 - rank.rank
+    for number in range(50):
+        work = dist.irecv(torch.zeros(1), other, tag=number)
+        start = threading.Barrier(4)
+        futures = []
+
+        def ask(start=start, work=work, futures=futures):
+            start.wait()
+            futures.append(work.get_future())
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+            assert not thread.is_alive()
+        rank.meet(f"asked {number}")
+        dist.send(torch.full((1,), 5.0), other, tag=number)
+        for future in futures:
+            same(future.wait()[0], torch.full((1,), 5.0))
+
+
 def what_else_a_work_tells(rank):
     """The ends of a Work that torch's own code calls, and its numbers."""
     other = 1 - rank.rank
@@ -328,6 +352,7 @@ COMPLETION = [
     one_work_and_several_threads,
     threads_with_tags_of_their_own,
     futures,
+    two_threads_ask_for_one_future,
     what_else_a_work_tells,
 ]
 
@@ -421,6 +446,11 @@ def forking_while_messages_move(rank):
 
 def in_a_forked_child(rank):
     """C10: a send fails at once, with a clear error; dropping the group and exit are silent."""
+    import torch_ucx
+
+    waiting = dist.irecv(torch.zeros(1), 1 - rank.rank, tag=77)
+    started = torch_ucx.recv_init(torch.zeros(1), 1 - rank.rank, tag=78)
+    started.start()
     for leave in ("exit", "destroy"):
         sys.stdout.flush()
         child = os.fork()
@@ -431,6 +461,17 @@ def in_a_forked_child(rank):
                     error = raised(dist.DistBackendError, function, torch.zeros(1), 1 - rank.rank)
                     assert "this process was forked from the one that made the group" in str(error)
                     assert '"spawn" or "forkserver"' in str(error), error
+                for function in (
+                    waiting.wait,
+                    waiting.get_future,
+                    started.wait,
+                    started.start,
+                    lambda: torch_ucx.wait_all([started]),
+                    lambda: torch_ucx.start_all([started]),
+                ):
+                    error = raised(RuntimeError, function)
+                    assert "this process was forked" in str(error), (function, error)
+                assert not waiting.is_completed()
                 if leave == "destroy":
                     dist.destroy_process_group()
                     gc.collect()
@@ -449,6 +490,10 @@ def in_a_forked_child(rank):
         _, status = os.waitpid(child, 0)
         same(os.waitstatus_to_exitcode(status), 0)
     # The parent's group is as it was.
+    dist.send(torch.ones(1), 1 - rank.rank, tag=77)
+    dist.send(torch.ones(1), 1 - rank.rank, tag=78)
+    waiting.wait()
+    started.wait()
     got = torch.zeros(3)
     works = [dist.isend(torch.ones(3), 1 - rank.rank), dist.irecv(got, 1 - rank.rank)]
     for work in works:
