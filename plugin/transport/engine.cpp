@@ -7,6 +7,7 @@
 
 #include "plugin/transport/error_mode.h"
 #include "plugin/transport/host_hooks.h"
+#include "plugin/transport/presets.h"
 #include "plugin/ucp/log.h"
 #include "plugin/ucp/quiet.h"
 #include "plugin/ucp/status.h"
@@ -80,9 +81,7 @@ Engine::Engine(Key, const EngineOptions& options)
   log(LogLevel::info, "UCX " + version.to_string() + " from " + ucp::library_path());
 
   ucp::Config config;
-  // Shared memory together with error handling; without it mode peer falls back to the network.
-  // (UCX warns of the setting where no shared-memory transport is enabled.)
-  if (allows_shared_memory(ucp::user_setting("TLS"))) config.set_default("MM_ERROR_HANDLING", "y");
+  apply_presets(config, version);
   config.override_from_environment(&is_plugin_option);
   context_ = std::make_unique<ucp::Context>(config, "torch_ucx");
   worker_ = std::make_unique<ucp::Worker>(*context_);

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "plugin/transport/engine.h"
+#include "plugin/transport/presets.h"
 #include "plugin/ucp/config.h"
 #include "torch_ucx/ucp/error.h"
 
@@ -138,6 +139,22 @@ TEST_F(UcxConfig, UnknownOverrideIsNamed) {
         std::string::npos)
         << refusal;
   }
+}
+
+TEST_F(UcxConfig, PresetsOfThisVersionWhereTheUserSetNothing) {
+  const auto version = ucp::library_version();
+  const bool measured = !(version < ucp::LibraryVersion{1, 22, 0});
+  const std::string expected =
+      measured ? "intra:64K,inter:auto" : value_of(ucp::Config(), "RNDV_THRESH");
+  {
+    ucp::Config config;
+    apply_presets(config, version);
+    EXPECT_EQ(value_of(config, "RNDV_THRESH"), expected);
+  }
+  set("UCX_RNDV_THRESH", "inf");
+  ucp::Config config;
+  apply_presets(config, version);
+  EXPECT_NE(value_of(config, "RNDV_THRESH").find("inf"), std::string::npos);
 }
 
 TEST_F(UcxConfig, DefaultsOfOurOwnYieldToTheUser) {
