@@ -28,8 +28,9 @@ constexpr std::chrono::microseconds kQuickYield{2};
 constexpr int kPollsPerYieldLimit = 16;
 // A yield that took so long has lost a time slice to somebody who computes.
 constexpr std::chrono::microseconds kSliceLost{500};
-// How long to block at once from then on.
-constexpr std::chrono::milliseconds kCrowded{100};
+// How long to block at once from then on; twice as long each time the next yield shows the same.
+constexpr std::chrono::milliseconds kCrowdedFirst{5};
+constexpr std::chrono::milliseconds kCrowdedLast{160};
 // Yields of a waiter before it asks the client to look again (typed matching): long enough that an
 // answer on its way, over tcp too, comes first.
 constexpr int kPollsBeforeLook = 200;
@@ -380,7 +381,12 @@ ProgressEngine::WaitResult ProgressEngine::drive(Condition done, Clock::time_poi
       // Nobody wants the core: let go of it less often.
       polls_per_yield_ =
           gone < kQuickYield ? std::min(2 * polls_per_yield_, kPollsPerYieldLimit) : 1;
-      if (gone >= kSliceLost) crowded_until_ = now + gone + kCrowded;
+      if (gone >= kSliceLost) {
+        crowded_until_ = now + gone + crowded_for_;
+        crowded_for_ = std::min(2 * crowded_for_, kCrowdedLast);
+      } else {
+        crowded_for_ = kCrowdedFirst;
+      }
       continue;
     }
 

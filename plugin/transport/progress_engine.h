@@ -255,13 +255,16 @@ class ProgressEngine final : private StillAtFork {
   const Descriptor kick_fd_;
 
   std::mutex mutex_;
-  bool completed_ = false;             // guarded by mutex_
-  bool ended_ = false;                 // guarded by mutex_: no worker any more
-  bool signaled_ = false;              // guarded by mutex_: signalled since the last arming
-  Clock::time_point housekept_at_{};   // guarded by mutex_
-  bool stopped_for_fork_ = false;      // guarded by mutex_
-  int polls_per_yield_ = 2;            // of the waiter that drives; 1: others want its core
-  Clock::time_point crowded_until_{};  // of the waiter that drives: it blocks instead of yielding
+  bool completed_ = false;            // guarded by mutex_
+  bool ended_ = false;                // guarded by mutex_: no worker any more
+  bool signaled_ = false;             // guarded by mutex_: signalled since the last arming
+  Clock::time_point housekept_at_{};  // guarded by mutex_
+  bool stopped_for_fork_ = false;     // guarded by mutex_
+  int polls_per_yield_ = 2;           // of the waiter that drives; 1: others want its core
+  // Of the waiter that drives: until when it blocks instead of yielding, and how long the next
+  // time.
+  Clock::time_point crowded_until_{};
+  std::chrono::milliseconds crowded_for_{5};
   RequestStack submissions_;
 
   std::atomic<int> contenders_{0};  // threads that sleep for the lock
