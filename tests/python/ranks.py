@@ -166,6 +166,8 @@ def _main():
 def _run(given):
     """All that a rank does; returns its exit status."""
     faulthandler.enable()
+    # A shell that starts a job in the background has it ignore Ctrl-C, and ranks inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.dump_traceback_later(max(1, given["deadline"] - 2))
     spec = importlib.util.spec_from_file_location(given["module"], given["file"])
     module = importlib.util.module_from_spec(spec)
