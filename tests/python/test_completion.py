@@ -375,8 +375,10 @@ def ends_in_a_callback(rank):
     rank.init(timeout=20)
     got = torch.zeros(1)
     future = dist.irecv(got, 1 - rank.rank).get_future()
+    sent = threading.Event()
 
     def last(_):
+        sent.wait(20)  # the other's message may come before this rank has sent its own
         rank.post(f"in callback {rank.rank}")
         dist.destroy_process_group()
         time.sleep(0.5)  # the interpreter must not end under it
@@ -384,6 +386,7 @@ def ends_in_a_callback(rank):
 
     future.then(last)
     dist.send(torch.ones(1), 1 - rank.rank)
+    sent.set()
     rank.await_word(f"in callback {rank.rank}")
     sys.exit(0)
 
